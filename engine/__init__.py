@@ -1,0 +1,1 @@
+"""The engine: requests in, text out; knows nothing of HTTP."""

@@ -1,0 +1,97 @@
+"""One step's work as flat arrays: what the model, the kernels and the sampler receive.
+
+    row r's new tokens        token_ids[query_starts[r] : query_starts[r + 1]]
+    their places in the row   positions[...]  (consecutive, ending at context_lens[r] - 1)
+    KV they see               tokens [0, context_lens[r]) of page_table[r], causally
+
+All arrays are NumPy and live on the host; a model on another device copies them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.params import SamplingParams
+from engine.stream import TokenLogprob
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRow:
+    """One sequence that samples in this step."""
+
+    key: int
+    """Identifies the sequence's penalty state, from its first sample to its release."""
+    params: SamplingParams
+    seed: int
+    position: int
+    """Index of the token to be sampled within its sequence; the counter of its noise."""
+    tokens: Seq[int]
+    """The sequence's known ids (read only; it may grow while the step runs)."""
+    num_prompt: int
+    num_known: int
+    """How many of `tokens` were known when the step was planned."""
+    forbidden: frozenset[int] = frozenset()
+    """Token ids impossible in this step (end of sequence before `min_tokens`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masks:
+    """Grammar masks of a step: `bits[i]` (int32 words) holds for sampling row `rows[i]`."""
+
+    rows: Int64
+    bits: Int32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """T tokens of R rows, S of which sample.
+
+    `page_table` is padded with 0 to the widest row. `kv_slots[t]` is where token t's KV goes: page *
+    page_size + offset.
+    """
+
+    token_ids: Int64
+    """[T]; 0 where the id is still on the device."""
+    pending_at: Int64
+    """[P] indices into `token_ids` to be filled from the previous step's sampled ids..."""
+    pending_from: Int64
+    """[P] ...and indices into those ids."""
+    positions: Int64
+    """[T]"""
+    query_starts: Int32
+    """[R + 1]"""
+    context_lens: Int32
+    """[R] tokens visible to the row's last query, itself included."""
+    page_table: Int32
+    """[R, W]"""
+    kv_slots: Int64
+    """[T]"""
+    logit_rows: Int64
+    """[S] index into `token_ids` of each sampling row's last token."""
+    samples: list[SampleRow]
+    """[S]"""
+    masks: Future[Masks | None] | None = None
+    """Resolved by the engine while the forward pass runs; None when no row has a grammar."""
+    released: list[int] = field(default_factory=list)
+    """Keys of sequences that will never sample again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutput:
+    """What a step gives back to the host."""
+
+    token_ids: list[int]
+    """[S]; -1 for a row whose logits hold no usable number (NaN, or everything masked)."""
+    logprobs: list[TokenLogprob | None]
+    """[S]; None where none was asked for."""
+    forward_s: float = 0.0
+    sample_s: float = 0.0

@@ -1,0 +1,84 @@
+"""The one configuration of a server: frozen, documented field by field; the command line is made from it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+_Meta = msgspec.Meta
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set. `Meta.extra["unit"]` names the unit a number is in."""
+
+    model: Annotated[
+        str | None,
+        _Meta(description="Directory of safetensors, or a GGUF file. Without it: the embedded SmolLM2-135M."),
+    ] = None
+    served_model_name: Annotated[
+        str | None, _Meta(description="Name clients use. Without it: the model's own name.")
+    ] = None
+    host: Annotated[str, _Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[
+        int, _Meta(ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    ] = 8000
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        _Meta(description="Type of weights and KV. auto: bfloat16 where the processor computes in it."),
+    ] = "auto"
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], _Meta(description="Where the model runs. auto: a GPU if there is one.")
+    ] = "auto"
+    threads: Annotated[
+        int, _Meta(ge=0, description="Threads of the forward pass on a CPU; 0 takes one a core.")
+    ] = 0
+    page_size: Annotated[
+        int, _Meta(ge=1, description="Tokens of one KV page.", extra={"unit": "tokens"})
+    ] = 16
+    kv_memory: Annotated[
+        int,
+        _Meta(
+            ge=0,
+            description="Memory of the KV pool; 0 takes a quarter of what is free, at most 4096.",
+            extra={"unit": "MiB"},
+        ),
+    ] = 0
+    max_context: Annotated[
+        int,
+        _Meta(
+            ge=0,
+            description="Longest prompt plus output; 0 takes the model's own limit.",
+            extra={"unit": "tokens"},
+        ),
+    ] = 0
+    max_batch_tokens: Annotated[
+        int, _Meta(ge=1, description="Token budget of one step.", extra={"unit": "tokens"})
+    ] = 512
+    max_running: Annotated[
+        int, _Meta(ge=1, description="Sequences that run at the same time.", extra={"unit": "sequences"})
+    ] = 64
+    max_waiting: Annotated[
+        int, _Meta(ge=1, description="Sequences that may wait; beyond it 429.", extra={"unit": "sequences"})
+    ] = 1024
+    prefix_cache: Annotated[bool, _Meta(description="Share the KV of equal prompt prefixes.")] = True
+    grammar_timeout: Annotated[
+        float, _Meta(gt=0, description="Longest compilation of one grammar.", extra={"unit": "s"})
+    ] = 5.0
+    grammar_cache: Annotated[
+        int, _Meta(ge=1, description="Memory of cached compiled grammars.", extra={"unit": "MiB"})
+    ] = 256
+    max_body: Annotated[int, _Meta(ge=1, description="Largest request body.", extra={"unit": "MiB"})] = 8
+    heartbeat: Annotated[
+        float, _Meta(gt=0, description="Silence before a stream sends a comment.", extra={"unit": "s"})
+    ] = 15.0
+    keep_alive: Annotated[
+        float, _Meta(gt=0, description="Idle time before a kept connection is closed.", extra={"unit": "s"})
+    ] = 75.0
+    drain_timeout: Annotated[
+        float,
+        _Meta(ge=0, description="Time running streams get to finish after SIGTERM.", extra={"unit": "s"}),
+    ] = 30.0
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], _Meta(description="Least severe message to log.")
+    ] = "info"

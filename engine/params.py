@@ -1,0 +1,47 @@
+"""How one request wants its tokens chosen and where it wants them to end."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Sampling and stopping, already validated and with every default filled in.
+
+    Penalties follow the OpenAI API (presence, frequency: output tokens only) and the CTRL paper,
+    arXiv:1909.05858 (repetition: prompt and output tokens). `min_p` follows arXiv:2407.01082.
+    """
+
+    max_tokens: int
+    """Most tokens to sample; at least 1."""
+    min_tokens: int = 0
+    """End-of-sequence and stop tokens are impossible before this many tokens were sampled."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of likeliest tokens whose probabilities reach this sum."""
+    min_p: float = 0.0
+    """Keep tokens at least this fraction as likely as the likeliest."""
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    """Token id to a value added to its logit."""
+    seed: int = 0
+    """Seeds the counter-based noise; callers draw one where the user gave none."""
+    logprobs: int | None = None
+    """None: none wanted. k: log-probability of the sampled token and of the k likeliest."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether sampling needs the counts of earlier tokens."""
+        return (
+            self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+        )

@@ -1,0 +1,130 @@
+"""A request, its sequences, and all arithmetic on their lengths.
+
+    tokens      | prompt ............ | output ....... | pending |
+                0          num_prompt ^          known ^         ^ length
+    computed    |==================|                                KV is in pages, read back
+    scheduled   |==========================================|        launched, maybe not read back
+
+`computed <= scheduled <= length`. Prefill, chunked prefill, decode and resumption after preemption
+are one case: run `length - scheduled` tokens, capped by the budget. A token is *pending* between the
+launch of the step that samples it and the reading of its id; the next step may be launched with it
+as input, because the id is already on the device.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from engine.detokenizer import Detokenizer
+from engine.params import SamplingParams
+from engine.prefix_tree import Node
+from engine.stream import FinishReason, UpdateStream
+from grammars.base import Grammar, Matcher
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateRequest:
+    """What a caller submits: validated, tokenised, its grammar compiled."""
+
+    prompt: list[int]
+    """Token ids, at least one."""
+    params: SamplingParams
+    choices: int = 1
+    """Independent completions of the prompt; choice i samples with seed + i."""
+    grammar: Grammar | None = None
+    namespace: str = ""
+    """Prefixes are shared only within one namespace."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Sequence:
+    """One choice of one request. Lengths and pages belong to the scheduler, the rest to the engine."""
+
+    id: int
+    request: Request
+    index: int
+    params: SamplingParams
+    tokens: list[int]
+    """Known ids: the prompt, then the output."""
+    num_prompt: int
+    detokenizer: Detokenizer
+    matcher: Matcher | None = None
+
+    pending: int = 0
+    """1 while the id of the token after `tokens` is sampled but unread."""
+    computed: int = 0
+    scheduled: int = 0
+    pages: list[int] = field(default_factory=list)
+    """Page table: page i holds tokens [i * page_size, (i + 1) * page_size)."""
+    node: Node | None = None
+    """Deepest locked node of the prefix tree; its path owns the first pages of the table."""
+    num_shared: int = 0
+    """How many leading pages of `pages` the tree owns."""
+    cached_tokens: int = 0
+    """Prompt tokens whose KV was found in the tree when the sequence was first admitted."""
+    preemptions: int = 0
+    finish_reason: FinishReason | None = None
+    timing: Timing = field(default_factory=lambda: Timing())
+
+    @property
+    def known(self) -> int:
+        """Tokens whose ids are known."""
+        return len(self.tokens)
+
+    @property
+    def length(self) -> int:
+        """Known tokens and the pending one."""
+        return len(self.tokens) + self.pending
+
+    @property
+    def unscheduled(self) -> int:
+        """Tokens that still have to be run before the next one can be sampled."""
+        return self.length - self.scheduled
+
+    @property
+    def num_output(self) -> int:
+        """Sampled tokens, the pending one included."""
+        return self.length - self.num_prompt
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be sampled."""
+        return self.params.max_tokens - self.num_output
+
+
+@dataclass(kw_only=True)
+class Timing:
+    """Moments of a sequence's life, `time.monotonic()` seconds; 0.0 means not yet."""
+
+    arrived: float = field(default_factory=time.monotonic)
+    admitted: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    finished: float = 0.0
+
+
+@dataclass(eq=False, kw_only=True)
+class Request:
+    """A submitted request: the handle its caller reads updates from."""
+
+    id: str
+    prompt: list[int]
+    params: SamplingParams
+    namespace: str
+    stream: UpdateStream
+    sequences: list[Sequence] = field(default_factory=list)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens sampled and read so far, over all choices."""
+        return sum(sequence.known - sequence.num_prompt for sequence in self.sequences)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were found in the prefix tree (first choice)."""
+        return self.sequences[0].cached_tokens if self.sequences else 0

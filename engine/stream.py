@@ -1,0 +1,81 @@
+"""What a request's consumer receives, and the coalescing channel that carries it.
+
+The engine never waits for a consumer: it puts at most one update a choice a step, and updates that
+were not taken yet are merged, so a slow reader costs memory for its text only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """Natural log-probabilities at one sampled position, before temperature and truncation."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, log-probability) of the likeliest tokens, likeliest first."""
+
+
+class Update(msgspec.Struct):
+    """New output of one choice since the last update."""
+
+    index: int
+    """Which of the request's choices, from 0."""
+    text: str = ""
+    token_ids: list[int] = msgspec.field(default_factory=list)
+    logprobs: list[TokenLogprob] = msgspec.field(default_factory=list)
+    """One entry a token of `token_ids` when the request asked for logprobs, else empty."""
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    """The stop string or stop token id that ended the choice, if one did."""
+    error: str | None = None
+    """What went wrong when `finish_reason` is "error"."""
+
+    def merge(self, later: Update) -> None:
+        """Append `later`, an update of the same choice."""
+        self.text += later.text
+        self.token_ids += later.token_ids
+        self.logprobs += later.logprobs
+        self.finish_reason = later.finish_reason
+        self.stop_reason = later.stop_reason
+        self.error = later.error
+
+
+class UpdateStream:
+    """Single-producer, single-consumer channel of updates for `choices` choices.
+
+    Iterating yields non-empty lists of updates, at most one a choice, and ends once every choice
+    has finished and its last update was taken.
+    """
+
+    def __init__(self, choices: int) -> None:
+        self._unfinished = choices
+        self._buffered: dict[int, Update] = {}
+        self._ready = asyncio.Event()
+
+    def put(self, update: Update) -> None:
+        """Add an update; never blocks. To be called on the event loop's thread."""
+        if update.finish_reason is not None:
+            self._unfinished -= 1
+        earlier = self._buffered.get(update.index)
+        if earlier is None:
+            self._buffered[update.index] = update
+        else:
+            earlier.merge(update)
+        self._ready.set()
+
+    async def __aiter__(self) -> AsyncIterator[list[Update]]:
+        while self._buffered or self._unfinished:
+            await self._ready.wait()
+            self._ready.clear()
+            taken, self._buffered = self._buffered, {}
+            if taken:
+                yield [taken[index] for index in sorted(taken)]

@@ -1,0 +1,1 @@
+"""What the next token may be: constraints, compiled grammars, per-sequence matchers, masks."""

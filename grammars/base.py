@@ -1,0 +1,83 @@
+"""The small interface between the engine and whatever compiles grammars.
+
+A `Grammar` is compiled once per constraint and shared; a `Matcher` is one sequence's position in it.
+Masks are packed bits: row of ceil(width / 32) int32 words, bit t % 32 of word t // 32 set when token
+t may come next.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+MaskRow = npt.NDArray[np.int32]
+
+
+class GrammarError(ValueError):
+    """A constraint that cannot be enforced exactly.
+
+    Attributes:
+        message: what is wrong, for the client.
+        pointer: JSON pointer into the schema, "" for the root or when there is no schema.
+        keyword: the schema keyword at fault, if one is.
+    """
+
+    def __init__(self, message: str, *, pointer: str = "", keyword: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.pointer = pointer
+        self.keyword = keyword
+
+
+class Matcher(Protocol):
+    """One sequence's place in a grammar. Not thread-safe; cheap to make and to fork."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens accepted so far, the end-of-sequence token included."""
+        ...
+
+    def fill_mask(self, row: MaskRow) -> None:
+        """Overwrite `row` with the tokens allowed next; bits beyond the vocabulary are 0."""
+        ...
+
+    def accept(self, token_id: int) -> bool:
+        """Advance by one token; False, with the state unchanged, when it is not allowed."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Undo the last `count` accepted tokens."""
+        ...
+
+    def fork(self) -> Matcher:
+        """An independent copy at the same place."""
+        ...
+
+    def forced_tokens(self) -> list[int]:
+        """The tokens that must come next in the canonical tokenisation; empty when unsure."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the text so far is a whole sentence of the grammar (end of sequence is legal)."""
+        ...
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether the end-of-sequence token was accepted."""
+        ...
+
+
+class Grammar(Protocol):
+    """A compiled constraint, immutable and shared between sequences and threads."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it holds, estimated (bytes)."""
+        ...
+
+    def matcher(self) -> Matcher:
+        """A matcher at the start of the grammar."""
+        ...
