@@ -20,22 +20,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str | None, _Meta(description="Name clients use. Without it: the model's own name.")
     ] = None
     host: Annotated[str, _Meta(description="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[
-        int, _Meta(ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    ] = 8000
+    port: Annotated[int, _Meta(ge=0, le=65535, description="Port to listen on; 0 picks a free one.")] = 8000
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
         _Meta(description="Type of weights and KV. auto: bfloat16 where the processor computes in it."),
     ] = "auto"
     device: Annotated[
-        Literal["auto", "cpu", "cuda"], _Meta(description="Where the model runs. auto: a GPU if there is one.")
+        Literal["auto", "cpu", "cuda"],
+        _Meta(description="Where it runs. auto: a GPU if there is one."),
     ] = "auto"
     threads: Annotated[
         int, _Meta(ge=0, description="Threads of the forward pass on a CPU; 0 takes one a core.")
     ] = 0
-    page_size: Annotated[
-        int, _Meta(ge=1, description="Tokens of one KV page.", extra={"unit": "tokens"})
-    ] = 16
+    page_size: Annotated[int, _Meta(ge=1, description="Tokens of one KV page.", extra={"unit": "tokens"})] = (
+        16
+    )
     kv_memory: Annotated[
         int,
         _Meta(

@@ -8,7 +8,8 @@
 `computed <= scheduled <= length`. Prefill, chunked prefill, decode and resumption after preemption
 are one case: run `length - scheduled` tokens, capped by the budget. A token is *pending* between the
 launch of the step that samples it and the reading of its id; the next step may be launched with it
-as input, because the id is already on the device.
+as input, because the id is already on the device. Two steps are in flight at most, so are two
+pending tokens.
 """
 
 from __future__ import annotations
@@ -37,6 +38,17 @@ class GenerateRequest:
     """Prefixes are shared only within one namespace."""
 
 
+@dataclass(kw_only=True)
+class Timing:
+    """Moments of a sequence's life, `time.monotonic()` seconds; 0.0 means not yet."""
+
+    arrived: float = field(default_factory=time.monotonic)
+    admitted: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    finished: float = 0.0
+
+
 @dataclass(eq=False, kw_only=True)
 class Sequence:
     """One choice of one request. Lengths and pages belong to the scheduler, the rest to the engine."""
@@ -52,7 +64,7 @@ class Sequence:
     matcher: Matcher | None = None
 
     pending: int = 0
-    """1 while the id of the token after `tokens` is sampled but unread."""
+    """How many tokens after `tokens` are sampled but unread."""
     computed: int = 0
     scheduled: int = 0
     pages: list[int] = field(default_factory=list)
@@ -65,7 +77,7 @@ class Sequence:
     """Prompt tokens whose KV was found in the tree when the sequence was first admitted."""
     preemptions: int = 0
     finish_reason: FinishReason | None = None
-    timing: Timing = field(default_factory=lambda: Timing())
+    timing: Timing = field(default_factory=Timing)
 
     @property
     def known(self) -> int:
@@ -74,7 +86,7 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Known tokens and the pending one."""
+        """Known and pending tokens."""
         return len(self.tokens) + self.pending
 
     @property
@@ -84,24 +96,13 @@ class Sequence:
 
     @property
     def num_output(self) -> int:
-        """Sampled tokens, the pending one included."""
+        """Sampled tokens, pending ones included."""
         return self.length - self.num_prompt
 
     @property
     def remaining(self) -> int:
         """Tokens that may still be sampled."""
         return self.params.max_tokens - self.num_output
-
-
-@dataclass(kw_only=True)
-class Timing:
-    """Moments of a sequence's life, `time.monotonic()` seconds; 0.0 means not yet."""
-
-    arrived: float = field(default_factory=time.monotonic)
-    admitted: float = 0.0
-    first_token: float = 0.0
-    last_token: float = 0.0
-    finished: float = 0.0
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,0 +1,366 @@
+"""The step loop: the only seam between asyncio and the device.
+
+    loop thread     plan 2   land 1: accept, fill masks 2, deliver   plan 3   land 2 ...
+    worker thread   [ forward 1 | sample 1 ][ forward 2 .......... | sample 2 ][ forward 3 ...
+
+Step N+1 is planned and launched before step N's tokens are read; only its sampling waits for the
+grammar masks, which are filled once N's tokens were accepted, while N+1's forward pass runs. That a
+sequence ended is therefore learned one step late; its row of the step in flight is discarded.
+
+Scheduler, tree, pool and requests are touched by the loop's thread only, so they need no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.assemble import assemble
+from engine.batch import Batch, Masks, StepOutput
+from engine.config import Config
+from engine.detokenizer import Detokenizer
+from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
+from engine.outputs import accept_token
+from engine.page_pool import PagePool
+from engine.prefix_tree import PrefixTree
+from engine.request import GenerateRequest, Request, Sequence
+from engine.runner import Runner
+from engine.scheduler import Plan, Row, Scheduler
+from engine.stats import Load, Stats
+from engine.stream import Update, UpdateStream
+from engine.tokenizer import Tokenizer
+from grammars.base import GrammarError
+
+_log = logging.getLogger("radish.engine")
+
+_LAG_PERIOD_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A launched step."""
+
+    plan: Plan
+    batch: Batch
+    sampling: list[Row]
+    output: asyncio.Future[StepOutput]
+
+
+class Engine:
+    """Takes requests and streams their outputs; owns the scheduler and the worker thread.
+
+    `start` must be awaited on the event loop that all other methods are called on.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        model_name: str,
+        vocab_size: int,
+        num_pages: int,
+        max_context: int,
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.model_name = model_name
+        self.vocab_size = vocab_size
+        """Width of the logits."""
+        self.max_context = min(max_context, num_pages * config.page_size)
+        """Longest prompt plus output (tokens); what fits in it fits the pool."""
+        self.stats = Stats()
+        self._runner = runner
+        self._tree = PrefixTree(config.page_size) if config.prefix_cache else None
+        self._scheduler = Scheduler(
+            PagePool(num_pages, config.page_size),
+            self._tree,
+            self.stats,
+            max_batch_tokens=config.max_batch_tokens,
+            max_running=config.max_running,
+        )
+        self._ids = itertools.count()
+        self._released: list[int] = []
+        self._live: dict[int, Sequence] = {}
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="radish-forward")
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._accepting = False
+        self._finish_interval_s = 0.05
+        """Running mean of the time between two finishes."""
+        self._last_finish = time.monotonic()
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to take requests."""
+        self._accepting = True
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._measure_lag())]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new requests are taken."""
+        return self._accepting and not self._tasks[0].done()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the step loop runs."""
+        return bool(self._tasks) and not self._tasks[0].done()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no new requests and let the running ones finish, for `timeout_s` seconds at most."""
+        self._accepting = False
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+
+    async def stop(self) -> None:
+        """End everything now; unfinished sequences end with reason "abort"."""
+        self._accepting = False
+        for sequence in list(self._live.values()):
+            self._finish(sequence, Update(index=sequence.index, finish_reason="abort"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._worker.shutdown()
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def submit(self, request: GenerateRequest, *, request_id: str) -> Request:
+        """Queue a request; its outputs come from the returned handle's `stream`.
+
+        Raises:
+            InvalidRequestError: it can never be served.
+            QueueFullError: too many sequences wait already.
+            EngineStoppedError: no new requests are taken.
+        """
+        if not self.is_ready:
+            self.stats.rejected["stopped"] += 1
+            raise EngineStoppedError("the server is shutting down")
+        try:
+            self._check(request)
+        except InvalidRequestError:
+            self.stats.rejected["invalid"] += 1
+            raise
+        waiting = len(self._scheduler.waiting)
+        if waiting + request.choices > self.config.max_waiting:
+            self.stats.rejected["queue_full"] += 1
+            raise QueueFullError(
+                f"{waiting} requests are waiting already", retry_after_s=self._queue_time_s(waiting)
+            )
+        handle = Request(
+            id=request_id,
+            prompt=request.prompt,
+            params=request.params,
+            namespace=request.namespace,
+            stream=UpdateStream(request.choices),
+        )
+        handle.sequences += [self._sequence(handle, request, index) for index in range(request.choices)]
+        self.stats.request_choices.observe(request.choices)
+        self._work.set()
+        return handle
+
+    def abort(self, request: Request) -> None:
+        """End a request's unfinished choices; their pages are free at once. Does nothing twice."""
+        for sequence in request.sequences:
+            if sequence.finish_reason is None:
+                self._finish(sequence, Update(index=sequence.index, finish_reason="abort"))
+
+    def load(self) -> Load:
+        """What is going on right now."""
+        return Load(
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            pages=self._scheduler.page_counts(),
+            tree_nodes=self._tree.num_nodes if self._tree else 0,
+        )
+
+    def flush_cache(self) -> None:
+        """Forget every cached prefix that no running sequence uses."""
+        self._scheduler.flush()
+
+    def _check(self, request: GenerateRequest) -> None:
+        if not request.prompt:
+            raise InvalidRequestError("the prompt is empty", param="prompt")
+        if min(request.prompt) < 0 or max(request.prompt) >= self.vocab_size:
+            raise InvalidRequestError(f"token ids must be in [0, {self.vocab_size})", param="prompt")
+        wanted = len(request.prompt) + request.params.max_tokens
+        if wanted > self.max_context:
+            raise InvalidRequestError(
+                f"This model's maximum context length is {self.max_context} tokens. However, you requested "
+                f"{wanted} tokens ({len(request.prompt)} in the prompt, {request.params.max_tokens} for the "
+                "completion). Please reduce the length of the prompt or of the completion.",
+                param="max_tokens" if len(request.prompt) < self.max_context else "prompt",
+                code="context_length_exceeded",
+            )
+
+    def _sequence(self, handle: Request, request: GenerateRequest, index: int) -> Sequence:
+        params = request.params
+        sequence = Sequence(
+            id=next(self._ids),
+            request=handle,
+            index=index,
+            params=params,
+            tokens=list(request.prompt),
+            num_prompt=len(request.prompt),
+            detokenizer=Detokenizer(
+                self.tokenizer,
+                prompt=request.prompt,
+                stop=params.stop,
+                include_stop=params.include_stop_str_in_output,
+                skip_special=params.skip_special_tokens,
+            ),
+            matcher=request.grammar.matcher() if request.grammar else None,
+        )
+        self._scheduler.add(sequence)
+        self._live[sequence.id] = sequence
+        self._idle.clear()
+        self.stats.started += 1
+        return sequence
+
+    def _finish(self, sequence: Sequence, update: Update) -> None:
+        """End a sequence with `update`, whose finish reason says why."""
+        assert update.finish_reason is not None
+        now = time.monotonic()
+        sequence.finish_reason = update.finish_reason
+        self._scheduler.finish(sequence, cache=update.finish_reason != "error")
+        self._finish_interval_s += 0.1 * (min(now - self._last_finish, 60.0) - self._finish_interval_s)
+        self._last_finish = now
+        self.stats.record_finish(sequence, update.finish_reason, now)
+        self._released.append(sequence.id)
+        del self._live[sequence.id]
+        if not self._live:
+            self._idle.set()
+        sequence.request.stream.put(update)
+
+    def _queue_time_s(self, waiting: int) -> float:
+        """When a queue of `waiting` sequences should be done, from the recent rate of finishes."""
+        return min(120.0, max(1.0, waiting * self._finish_interval_s))
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        flight: _Step | None = None
+        upcoming: _Step | None = None
+        try:
+            while True:
+                upcoming = self._launch(flight)
+                if flight is not None:
+                    await self._land(flight)
+                if upcoming is not None:
+                    self._fill_masks(upcoming)
+                elif flight is None:
+                    await self._work.wait()
+                flight, upcoming = upcoming, None
+        except Exception:
+            _log.exception("the step loop died")
+            self._accepting = False
+            raise
+        finally:
+            # The worker may be waiting for masks that nobody will fill now.
+            for step in (flight, upcoming):
+                if step is not None and step.batch.masks is not None:
+                    step.batch.masks.cancel()
+            for sequence in list(self._live.values()):
+                update = Update(index=sequence.index, finish_reason="error", error="internal error")
+                self._finish(sequence, update)
+
+    def _launch(self, flight: _Step | None) -> _Step | None:
+        """Plan the next step and hand it to the worker; None if there is nothing to run."""
+        self._work.clear()
+        started = time.perf_counter()
+        plan = self._scheduler.plan()
+        if plan is None:
+            return None
+        in_flight = flight.sampling if flight else []
+        batch = assemble(
+            plan,
+            page_size=self.config.page_size,
+            eos_ids=self.tokenizer.eos_ids,
+            previous={row.sequence.id: index for index, row in enumerate(in_flight)},
+            released=self._released,
+        )
+        self._released = []
+        self.stats.step_plan.observe(time.perf_counter() - started)
+        output = asyncio.get_running_loop().run_in_executor(self._worker, self._runner.run, batch)
+        return _Step(plan, batch, [row for row in plan.rows.values() if row.samples], output)
+
+    async def _land(self, step: _Step) -> None:
+        """Wait for a step and give its tokens out."""
+        try:
+            output = await step.output
+        except Exception as error:  # noqa: BLE001  whatever it is, it ends this batch's sequences only
+            self._fail(step, error)
+            return
+        started = time.perf_counter()
+        self.stats.steps += 1
+        self.stats.computed_tokens += len(step.batch.token_ids)
+        self.stats.iteration_tokens.observe(len(step.batch.token_ids))
+        self.stats.step_forward.observe(output.forward_s)
+        self.stats.step_sample.observe(output.sample_s)
+        for row in step.plan.rows.values():
+            self._scheduler.commit(row)
+        now = time.monotonic()
+        for row, token_id, logprob in zip(step.sampling, output.token_ids, output.logprobs, strict=True):
+            sequence = row.sequence
+            sequence.pending -= 1
+            if sequence.finish_reason is not None:
+                self.stats.discarded_tokens += 1
+                continue
+            update = accept_token(sequence, token_id, logprob, self.tokenizer.eos_ids)
+            if update.token_ids:
+                self.stats.record_token(sequence, now)
+            if update.finish_reason is not None:
+                self._finish(sequence, update)
+            elif update.text or update.logprobs or update.token_ids:
+                sequence.request.stream.put(update)
+        self.stats.step_commit.observe(time.perf_counter() - started)
+
+    def _fail(self, step: _Step, error: Exception) -> None:
+        """A step raised: its sequences end with an error, all others go on."""
+        _log.error("a step of %d tokens failed", len(step.batch.token_ids), exc_info=error)
+        for row in step.plan.rows.values():
+            sequence = row.sequence
+            sequence.pending -= row.samples
+            if sequence.finish_reason is None:
+                update = Update(index=sequence.index, finish_reason="error", error="the forward pass failed")
+                self._finish(sequence, update)
+
+    def _fill_masks(self, step: _Step) -> None:
+        """Give the step its grammar masks, now that every token before it was accepted."""
+        future = step.batch.masks
+        if future is None:
+            return
+        started = time.perf_counter()
+        rows: list[int] = []
+        bits = np.zeros((len(step.sampling), -(-self.vocab_size // 32)), np.int32)
+        for index, row in enumerate(step.sampling):
+            sequence = row.sequence
+            if sequence.matcher is None or sequence.finish_reason is not None:
+                continue
+            assert sequence.matcher.num_tokens == row.stop - sequence.num_prompt, "mask of another step"
+            try:
+                sequence.matcher.fill_mask(bits[len(rows)])
+            except GrammarError as error:
+                update = Update(index=sequence.index, finish_reason="error", error=error.message)
+                self._finish(sequence, update)
+                continue
+            rows.append(index)
+        self.stats.step_mask.observe(time.perf_counter() - started)
+        future.set_result(Masks(rows=np.array(rows, np.int64), bits=bits[: len(rows)]))
+
+    async def _measure_lag(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _LAG_PERIOD_S
+            await asyncio.sleep(_LAG_PERIOD_S)
+            self.stats.loop_lag.observe(max(0.0, loop.time() - due))

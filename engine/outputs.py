@@ -1,0 +1,52 @@
+"""What a sampled token does to its sequence: text, grammar, and whether it was the last one."""
+
+from __future__ import annotations
+
+from engine.request import Sequence
+from engine.stream import TokenLogprob, Update
+
+
+def accept_token(
+    sequence: Sequence, token_id: int, logprob: TokenLogprob | None, eos_ids: frozenset[int]
+) -> Update:
+    """Append a sampled token and give the update for its consumer.
+
+    A finish reason in the update ends the sequence. `token_id` -1 means that the sampler found nothing
+    to choose from.
+    """
+    if token_id < 0:
+        return _failed(sequence, "the model gave no usable probabilities")
+    if sequence.matcher is not None and not sequence.matcher.accept(token_id):
+        return _failed(sequence, f"the grammar refused the sampled token {token_id}")
+    sequence.tokens.append(token_id)
+    update = Update(index=sequence.index, token_ids=[token_id])
+    if logprob is not None:
+        update.logprobs.append(logprob)
+    if _ends(sequence, token_id, update, eos_ids):
+        update.text = sequence.detokenizer.finish()
+        return update
+    update.text = sequence.detokenizer.add([token_id])
+    if sequence.detokenizer.stopped is not None:
+        update.finish_reason, update.stop_reason = "stop", sequence.detokenizer.stopped
+    elif sequence.params.max_tokens <= sequence.known - sequence.num_prompt:
+        update.finish_reason = "length"
+        update.text += sequence.detokenizer.finish()
+    return update
+
+
+def _ends(sequence: Sequence, token_id: int, update: Update, eos_ids: frozenset[int]) -> bool:
+    """Whether the token itself ends the sequence; notes the reason in `update`."""
+    params = sequence.params
+    if token_id in params.stop_token_ids:
+        update.finish_reason, update.stop_reason = "stop", token_id
+    elif sequence.matcher is not None:
+        # The grammar lets an end-of-sequence token through only where the sentence is whole.
+        if sequence.matcher.is_terminated:
+            update.finish_reason = "stop"
+    elif token_id in eos_ids and not params.ignore_eos:
+        update.finish_reason = "stop"
+    return update.finish_reason is not None
+
+
+def _failed(sequence: Sequence, message: str) -> Update:
+    return Update(index=sequence.index, finish_reason="error", error=message)

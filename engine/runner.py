@@ -1,0 +1,57 @@
+"""Runs one batch on the model: forward pass, sampling, ids carried over to the next batch."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.batch import Batch, StepOutput
+from engine.sampler import Sampler
+
+
+class Model(Protocol):
+    """A decoder with its KV pages."""
+
+    def forward(self, batch: Batch, token_ids: Tensor) -> Tensor:
+        """float32 logits [S, vocab] of the rows that sample; writes the KV of all tokens to pages."""
+        ...
+
+
+class Runner(Protocol):
+    """What the engine launches steps on. `run` blocks; it is called from one worker thread, in order."""
+
+    def run(self, batch: Batch) -> StepOutput: ...
+
+
+class ModelRunner:
+    """A runner over a real model."""
+
+    def __init__(self, model: Model, sampler: Sampler) -> None:
+        self._model = model
+        self._sampler = sampler
+        self._sampled = torch.zeros(0, dtype=torch.int64)
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> StepOutput:
+        """Forward and sample. The sampled ids stay on the device for the next call."""
+        started = time.perf_counter()
+        token_ids = torch.from_numpy(batch.token_ids).to(self._sampled.device)
+        if len(batch.pending_at):
+            token_ids[torch.from_numpy(batch.pending_at)] = self._sampled[
+                torch.from_numpy(batch.pending_from)
+            ]
+        # Should this step fail, the next one still finds ids to read: its rows end with an error anyway.
+        self._sampled = torch.zeros(len(batch.samples), dtype=torch.int64)
+        logits = self._model.forward(batch, token_ids)
+        forwarded = time.perf_counter()
+        ids, logprobs = self._sampler.sample(logits, batch)
+        self._sampled = ids.clamp(min=0)
+        return StepOutput(
+            token_ids=ids.tolist(),
+            logprobs=logprobs,
+            forward_s=forwarded - started,
+            sample_s=time.perf_counter() - forwarded,
+        )

@@ -1,0 +1,275 @@
+"""Decides, step by step, which tokens of which sequences are computed and in which pages they land.
+
+There are no phases: a sequence needs `unscheduled` tokens run, one in decode, many in prefill or after
+a preemption, and gets as many as the step's token budget allows. Decoding sequences come first, so a
+long prompt never stalls them; then prompts in progress; then waiting ones, oldest first.
+
+A plan may be made while the step before it is still running on the device. That is safe without any
+fence because steps run in the order they were planned: a page freed here may still be written by the
+running step, but whoever gets it next is planned later, hence runs later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from engine.admission import OutputReserve
+from engine.page_pool import PagePool
+from engine.prefix_tree import Prefix, PrefixTree
+from engine.request import Sequence
+from engine.stats import PageCounts, Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Tokens [start, stop) of one sequence, run in one step."""
+
+    sequence: Sequence
+    start: int
+    stop: int
+    samples: bool
+    """Whether these are the last tokens before the next one is sampled."""
+    epoch: int
+    """The sequence's preemption count when planned: tells whether the pages are still its own."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """One step: its rows by sequence id, in batch order."""
+
+    budget: int
+    rows: dict[int, Row] = field(default_factory=dict)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(row.stop - row.start for row in self.rows.values())
+
+
+class Scheduler:
+    """Owner of the waiting and running sequences, their lengths and their pages."""
+
+    def __init__(
+        self,
+        pool: PagePool,
+        tree: PrefixTree | None,
+        stats: Stats,
+        *,
+        max_batch_tokens: int,
+        max_running: int,
+    ) -> None:
+        self._pool = pool
+        self._tree = tree
+        self._stats = stats
+        self._max_batch_tokens = max_batch_tokens
+        self._max_running = max_running
+        self._reserve = OutputReserve(pool.page_size)
+        self.waiting: deque[Sequence] = deque()
+        self.running: dict[int, Sequence] = {}
+
+    # -- what the engine calls ---------------------------------------------------------------------
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence. It must fit into an empty pool together with all of its output."""
+        self.waiting.append(sequence)
+
+    def plan(self) -> Plan | None:
+        """The next step, or None if there is nothing to run; lengths and pages are already updated."""
+        plan = Plan(self._max_batch_tokens)
+        ordered = sorted(self.running.values(), key=lambda sequence: (sequence.unscheduled > 1, sequence.id))
+        for sequence in ordered:
+            if sequence.id in self.running:  # not preempted for one before it
+                self._schedule(sequence, plan)
+        self._admit(plan)
+        self._reserve.decay()
+        return plan if plan.rows else None
+
+    def commit(self, row: Row) -> None:
+        """A row was computed: its KV counts, and whole pages of prompt are shared from now on."""
+        sequence = row.sequence
+        if row.epoch != sequence.preemptions or sequence.id not in self.running:
+            return
+        sequence.computed = row.stop
+        if row.stop - row.start > 1:
+            self._share(sequence)
+
+    def finish(self, sequence: Sequence, *, cache: bool = True) -> None:
+        """Forget a sequence, wherever it is. Its computed pages stay cached unless `cache` is false."""
+        if self.running.pop(sequence.id, None) is not None:
+            if cache:
+                self._share(sequence)
+            self._release(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def page_counts(self) -> PageCounts:
+        """Pages by state."""
+        private = sum(len(sequence.pages) - sequence.num_shared for sequence in self.running.values())
+        tree = self._tree
+        return PageCounts(
+            free=self._pool.free,
+            evictable=tree.evictable if tree else 0,
+            protected=tree.protected if tree else 0,
+            private=private,
+            total=self._pool.total,
+        )
+
+    def flush(self) -> None:
+        """Give up every cached page that nobody uses."""
+        if self._tree is not None:
+            self._pool.release(self._tree.evict(self._tree.evictable))
+
+    # -- running sequences -------------------------------------------------------------------------
+
+    def _schedule(self, sequence: Sequence, plan: Plan) -> None:
+        """Plan as many of the sequence's tokens as budget and pages allow."""
+        count = min(sequence.unscheduled, plan.budget)
+        if count == 0 or sequence.remaining == 0:
+            return
+        start, stop = sequence.scheduled, sequence.scheduled + count
+        if not self._extend(sequence, self._pool.pages_for(stop), plan):
+            return
+        samples = stop == sequence.length
+        plan.rows[sequence.id] = Row(sequence, start, stop, samples, sequence.preemptions)
+        plan.budget -= count
+        sequence.scheduled = stop
+        sequence.pending += samples
+
+    def _extend(self, sequence: Sequence, num_pages: int, plan: Plan) -> bool:
+        """Grow the page table to `num_pages`; False if the sequence itself had to be preempted."""
+        missing = num_pages - len(sequence.pages)
+        while missing > 0 and not self._make_free(missing):
+            victim = self.running[max(self.running)]
+            self._preempt(victim, plan)
+            if victim is sequence:
+                return False
+        if missing > 0:
+            sequence.pages += self._pool.allocate(missing)
+        return True
+
+    def _make_free(self, count: int) -> bool:
+        """Have `count` pages free, evicting cached prefixes if need be."""
+        short = count - self._pool.free
+        if short > 0 and self._tree is not None:
+            evicted = self._tree.evict(short)
+            self._pool.release(evicted)
+            self._stats.evicted_pages += len(evicted)
+            short -= len(evicted)
+        return short <= 0
+
+    def _preempt(self, sequence: Sequence, plan: Plan) -> None:
+        """Drop the sequence's pages but keep its tokens; it resumes by computing them again."""
+        row = plan.rows.pop(sequence.id, None)
+        if row is not None:
+            plan.budget += row.stop - row.start
+            sequence.pending -= row.samples
+        del self.running[sequence.id]
+        self._share(sequence)
+        self._release(sequence)
+        sequence.preemptions += 1
+        self._stats.preemptions += 1
+        self._reserve.raise_after_preemption()
+        self.waiting.appendleft(sequence)
+
+    # -- waiting sequences -------------------------------------------------------------------------
+
+    def _admit(self, plan: Plan) -> None:
+        """Start waiting sequences in order while budget, places and pages last.
+
+        One whose prefix is being computed by a running sequence is passed over until it can share it.
+        """
+        deferred: list[Sequence] = []
+        while (
+            self.waiting
+            and plan.budget > 0
+            and len(self.running) < self._max_running
+            and len(deferred) < self._max_running
+        ):
+            sequence = self.waiting.popleft()
+            prefix = self._match(sequence)
+            if self._is_in_flight(sequence, len(prefix.pages)):
+                deferred.append(sequence)
+            elif self._try_start(sequence, prefix):
+                self._schedule(sequence, plan)
+            else:
+                deferred.append(sequence)
+                break
+        self.waiting.extendleft(reversed(deferred))
+
+    def _match(self, sequence: Sequence) -> Prefix:
+        """The cached prefix; never all of the sequence, since its last token must run to give logits."""
+        if self._tree is None:
+            return Prefix([], None)
+        limit = min(sequence.known, sequence.length - 1)
+        return self._tree.match(sequence.request.namespace, sequence.tokens[:limit])
+
+    def _is_in_flight(self, sequence: Sequence, num_matched: int) -> bool:
+        """Whether a running sequence is about to compute the page after the `num_matched` cached ones."""
+        if self._tree is None:
+            return False
+        size = self._pool.page_size
+        start, stop = num_matched * size, (num_matched + 1) * size
+        if stop >= sequence.length:
+            return False
+        return any(
+            other.computed < stop <= other.num_prompt
+            and other.request.namespace == sequence.request.namespace
+            and other.tokens[start:stop] == sequence.tokens[start:stop]
+            and other.tokens[:start] == sequence.tokens[:start]
+            for other in self.running.values()
+        )
+
+    def _try_start(self, sequence: Sequence, prefix: Prefix) -> bool:
+        """Lock the cached prefix and move to running, if all that has to be computed will fit."""
+        available = self._pool.free
+        if self._tree is not None:
+            if prefix.node is not None:
+                self._tree.lock(prefix.node)
+            available += self._tree.evictable
+        needed = self._pool.pages_for(sequence.length) - len(prefix.pages)
+        needed += self._reserve.pages([*self.running.values(), sequence])
+        if self.running and needed > available:
+            if self._tree is not None and prefix.node is not None:
+                self._tree.unlock(prefix.node)
+            return False
+        sequence.node, sequence.num_shared = prefix.node, len(prefix.pages)
+        sequence.pages = list(prefix.pages)
+        sequence.computed = sequence.scheduled = len(prefix.pages) * self._pool.page_size
+        self._stats.prefix_queries += sequence.length
+        self._stats.prefix_hits += sequence.computed
+        if not sequence.timing.admitted:
+            sequence.timing.admitted = time.monotonic()
+            sequence.cached_tokens = sequence.computed
+        self.running[sequence.id] = sequence
+        return True
+
+    # -- pages -------------------------------------------------------------------------------------
+
+    def _share(self, sequence: Sequence) -> None:
+        """Hand the sequence's fully computed pages to the tree and use the tree's instead.
+
+        Another sequence may have handed over the same prefix first. The page table is rewritten to
+        the tree's pages before the duplicates are freed.
+        """
+        whole = sequence.computed // self._pool.page_size
+        if self._tree is None or whole <= sequence.num_shared:
+            return
+        tokens = sequence.tokens[: whole * self._pool.page_size]
+        prefix = self._tree.insert(sequence.request.namespace, tokens, sequence.pages[:whole])
+        assert prefix.node is not None, "at least one page was inserted"
+        self._tree.lock(prefix.node)
+        if sequence.node is not None:
+            self._tree.unlock(sequence.node)
+        duplicates = set(sequence.pages[:whole]).difference(prefix.pages)
+        sequence.pages[:whole] = prefix.pages
+        sequence.node, sequence.num_shared = prefix.node, whole
+        self._pool.release(duplicates)
+
+    def _release(self, sequence: Sequence) -> None:
+        """Give up all pages: the tree keeps its own, the rest becomes free."""
+        if sequence.node is not None and self._tree is not None:
+            self._tree.unlock(sequence.node)
+        self._pool.release(sequence.pages[sequence.num_shared :])
+        sequence.node, sequence.num_shared, sequence.pages = None, 0, []
+        sequence.computed = sequence.scheduled = 0
