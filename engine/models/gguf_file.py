@@ -93,7 +93,7 @@ def read_gguf(path: Path) -> GGUFFile:
         data = np.memmap(path, dtype=np.uint8, mode="r")
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror}") from error
-    reader = _HeaderReader(path, memoryview(data))
+    reader = _HeaderReader(path, data.data)
     version = reader.scalar("I", "the version")
     if version not in (2, 3):
         raise ModelError(f"{path}: GGUF version {version} is not supported (little-endian 2 and 3 are)")
