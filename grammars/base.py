@@ -31,6 +31,10 @@ class GrammarError(ValueError):
         self.keyword = keyword
 
 
+class GrammarTooComplexError(GrammarError):
+    """A constraint that takes more time or memory than one may; another try may end otherwise."""
+
+
 class Matcher(Protocol):
     """One sequence's place in a grammar. Not thread-safe; cheap to make and to fork."""
 

@@ -1,0 +1,58 @@
+"""Compiled grammars by content: one compilation however many ask, least recently used out first."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from grammars.base import Grammar, GrammarError, GrammarTooComplexError
+
+Outcome = Grammar | GrammarError
+
+
+class GrammarCache:
+    """Outcomes under keys, bounded by the bytes of the grammars. Thread-safe.
+
+    Work in progress is never dropped, so nothing is compiled twice at a time; a grammar that left the
+    cache lives on in whoever uses it.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[bytes, Future[Outcome]] = OrderedDict()
+        self._sizes: dict[bytes, int] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the grammars held."""
+        with self._lock:
+            return sum(self._sizes.values())
+
+    def get(self, key: bytes, start: Callable[[], Future[Outcome]]) -> tuple[Future[Outcome], bool]:
+        """The future outcome under `key`, and whether it was there; `start` begins the work."""
+        with self._lock:
+            future = self._entries.get(key)
+            if future is not None:
+                self._entries.move_to_end(key)
+                return future, True
+            future = self._entries[key] = start()
+        future.add_done_callback(lambda done: self._settle(key, done))
+        return future, False
+
+    def _settle(self, key: bytes, future: Future[Outcome]) -> None:
+        """Count a finished outcome, or forget one that another try might better."""
+        with self._lock:
+            outcome = None if future.cancelled() or future.exception() else future.result()
+            if outcome is None or isinstance(outcome, GrammarTooComplexError):
+                self._entries.pop(key, None)
+                return
+            self._sizes[key] = 1024 if isinstance(outcome, GrammarError) else outcome.nbytes
+            excess = sum(self._sizes.values()) - self._max_bytes
+            for old in [k for k in self._entries if k in self._sizes]:
+                if excess <= 0:
+                    break
+                excess -= self._sizes.pop(old)
+                del self._entries[old]

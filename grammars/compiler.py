@@ -1,0 +1,88 @@
+"""The way from a constraint to a compiled grammar: off the event loop, bounded, cached."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import sha256
+
+import msgspec
+
+from grammars.base import Grammar, GrammarError
+from grammars.cache import GrammarCache, Outcome
+from grammars.llg import LlgGrammar
+from grammars.pool import WorkerPool
+from grammars.spec import Constraint
+from grammars.vocab import Vocabulary
+
+_THREADS = 2
+
+
+class Compiler:
+    """Compiles constraints for one vocabulary.
+
+    A constraint is first lowered and tried out in a worker process, which is killed at the time limit
+    and dies at its memory ceiling; what came through is compiled here, in a thread, without the
+    interpreter's lock. Two constraints are worked on at a time, so one that runs into the limit does
+    not hold up all others.
+
+    Attributes:
+        num_compiled, num_hits, num_refused: constraints compiled, found in the cache, refused.
+        compile_seconds: time spent compiling, refused ones included.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, timeout_s: float, cache_bytes: int) -> None:
+        self.num_compiled = 0
+        self.num_hits = 0
+        self.num_refused = 0
+        self.compile_seconds = 0.0
+        self._lock = threading.Lock()
+        self._vocabulary = vocabulary
+        self._timeout_s = timeout_s
+        self._cache = GrammarCache(cache_bytes)
+        self._workers = WorkerPool(vocabulary)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
+
+    @property
+    def cached_bytes(self) -> int:
+        """Estimated memory of the cached grammars."""
+        return self._cache.nbytes
+
+    async def compile(self, constraint: Constraint) -> Grammar:
+        """The grammar of a constraint; equal ones share it. Cancelling a call leaves others alone.
+
+        Raises:
+            GrammarError: it cannot be enforced exactly, or not within the limits of time and memory.
+        """
+        # With the text as it came: two schemas that differ in the order of properties are two grammars.
+        key = sha256(msgspec.msgpack.encode(constraint)).digest()
+        future, hit = self._cache.get(key, partial(self._threads.submit, self._compile, constraint))
+        self.num_hits += hit
+        outcome = await asyncio.shield(asyncio.wrap_future(future))
+        if isinstance(outcome, GrammarError):
+            raise type(outcome)(outcome.message, pointer=outcome.pointer, keyword=outcome.keyword)
+        return outcome
+
+    def close(self) -> None:
+        """End the worker processes; compilations in progress fail."""
+        self._workers.close()
+        self._threads.shutdown(cancel_futures=True)
+
+    def _compile(self, constraint: Constraint) -> Outcome:
+        started = time.monotonic()
+        outcome: Outcome
+        try:
+            checked = self._workers.check(constraint, self._timeout_s)
+            outcome = LlgGrammar(self._vocabulary, checked.source, heavy=checked.heavy)
+        except GrammarError as error:
+            outcome = error
+        with self._lock:
+            self.compile_seconds += time.monotonic() - started
+            if isinstance(outcome, GrammarError):
+                self.num_refused += 1
+            else:
+                self.num_compiled += 1
+        return outcome

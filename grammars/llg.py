@@ -1,0 +1,166 @@
+"""Grammars and matchers over llguidance.
+
+What the library leaves to its caller is done here: several end-of-sequence ids, a refused token that
+leaves the state as it was, and error states, which never heal and, since copies of a matcher share one
+lexer, can spread to every sequence of a grammar. A matcher in an error state is rebuilt with more room
+and fed its tokens again.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Self
+
+from llguidance import LLMatcher, LLParserLimits
+
+from grammars.base import GrammarError, MaskRow
+from grammars.vocab import Vocabulary
+
+_FUEL_FACTOR = 20
+_STATES = 100_000
+_BASE_BYTES = 1 << 20
+_BYTES_PER_CHAR = 400
+
+
+def limits(*, heavy: bool) -> LLParserLimits:
+    """Bounds on the work of one step; a heavy grammar gets more lexer fuel."""
+    factor = _FUEL_FACTOR if heavy else 1
+    return LLParserLimits(
+        initial_lexer_fuel=1_000_000 * factor,
+        step_lexer_fuel=200_000 * factor,
+        max_lexer_states=_STATES,
+        verbose_errors=False,
+    )
+
+
+class LlgGrammar:
+    """A compiled grammar. Matchers are copies of a template, unless the grammar is heavy.
+
+    Args:
+        vocabulary: of the model.
+        source: the grammar, in llguidance's own format.
+        heavy: it needs more lexer fuel than usual; its matchers share nothing, so that one that
+            runs out does not take others along.
+
+    Raises:
+        GrammarError: the engine refuses it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, source: str, *, heavy: bool = False) -> None:
+        self.vocabulary = vocabulary
+        self.heavy = heavy
+        self._source = source
+        self._lock = threading.Lock()
+        self._template = self._build(heavy=heavy)
+
+    @property
+    def nbytes(self) -> int:
+        return _BASE_BYTES + _BYTES_PER_CHAR * len(self._source)
+
+    def matcher(self) -> LlgMatcher:
+        return LlgMatcher(self, self._copy())
+
+    def rebuild(self, tokens: list[int]) -> LLMatcher:
+        """A fresh engine matcher with the most fuel, after `tokens`; later matchers start afresh too.
+
+        Raises:
+            GrammarError: it fails even so.
+        """
+        with self._lock:
+            self.heavy = True
+            self._template = self._build(heavy=True)
+        matcher = self._copy()
+        if matcher.try_consume_tokens(tokens) != len(tokens) or matcher.is_error():
+            raise GrammarError("the grammar is too complex to be followed at this place")
+        return matcher
+
+    def _copy(self) -> LLMatcher:
+        if self.heavy:
+            return self._build(heavy=True)
+        with self._lock:
+            return self._template.deep_copy()
+
+    def _build(self, *, heavy: bool) -> LLMatcher:
+        matcher = LLMatcher(self.vocabulary.tokenizer, self._source, log_level=0, limits=limits(heavy=heavy))
+        if matcher.is_error():
+            raise GrammarError(matcher.get_error())
+        if not any(matcher.compute_bitmask()):
+            raise GrammarError(matcher.get_error() or "no text satisfies the grammar")
+        return matcher
+
+
+class LlgMatcher:
+    """One sequence's place in a grammar; see `grammars.base.Matcher`."""
+
+    def __init__(self, grammar: LlgGrammar, matcher: LLMatcher, tokens: list[int] | None = None) -> None:
+        self._grammar = grammar
+        self._matcher = matcher
+        self._tokens = tokens if tokens is not None else []
+        self._terminated = False
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._tokens) + self._terminated
+
+    @property
+    def is_complete(self) -> bool:
+        return self._terminated or self._matcher.is_accepting()
+
+    @property
+    def is_terminated(self) -> bool:
+        return self._terminated
+
+    def fill_mask(self, row: MaskRow) -> None:
+        if self._terminated:
+            row[:] = 0
+        else:
+            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            if self._matcher.is_error():
+                self._recover()
+                self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        complete = self.is_complete
+        for eos in self._grammar.vocabulary.eos_ids:
+            bit = 1 << (eos & 31)
+            word = int(row[eos >> 5]) & 0xFFFFFFFF
+            word = word | bit if complete else word & ~bit
+            row[eos >> 5] = word - (1 << 32) if word >> 31 else word
+
+    def accept(self, token_id: int) -> bool:
+        if self._terminated:
+            return True
+        if token_id in self._grammar.vocabulary.eos_ids:
+            self._terminated = self._matcher.is_accepting()
+            return self._terminated
+        forced = self._matcher.compute_ff_tokens()
+        if forced and forced[0] != token_id:
+            return False
+        if self._matcher.try_consume_tokens([token_id]) != 1:
+            if not self._matcher.is_error():
+                return False
+            self._recover()
+            if self._matcher.try_consume_tokens([token_id]) != 1:
+                return False
+        self._tokens.append(token_id)
+        return True
+
+    def rollback(self, count: int) -> None:
+        if not 0 <= count <= self.num_tokens:
+            raise ValueError(f"cannot undo {count} of {self.num_tokens} tokens")
+        if count and self._terminated:
+            self._terminated = False
+            count -= 1
+        if count:
+            del self._tokens[-count:]
+            if not self._matcher.rollback(count):
+                self._recover()
+
+    def fork(self) -> Self:
+        copy = type(self)(self._grammar, self._matcher.deep_copy(), self._tokens.copy())
+        copy._terminated = self._terminated
+        return copy
+
+    def forced_tokens(self) -> list[int]:
+        return [] if self._terminated else self._matcher.compute_ff_tokens()
+
+    def _recover(self) -> None:
+        self._matcher = self._grammar.rebuild(self._tokens)

@@ -1,0 +1,121 @@
+"""Worker processes that check grammars, one to each thread that asks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from multiprocessing import Pipe
+from pathlib import Path
+
+import msgspec
+
+from grammars.base import GrammarError, GrammarTooComplexError
+from grammars.spec import Constraint
+from grammars.vocab import Vocabulary
+from grammars.worker import Checked, Refused, Setup
+
+_START_TIMEOUT_S = 60.0
+_MEMORY_BYTES = 2 << 30
+
+
+class WorkerPool:
+    """Runs `grammars.worker` in processes that are started when first needed and after a kill.
+
+    Thread-safe; a thread keeps its process to itself, so as many run as threads call.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._setup = msgspec.msgpack.encode(
+            Setup(
+                list(vocabulary.token_bytes),
+                sorted(vocabulary.eos_ids),
+                sorted(vocabulary.special_ids),
+                vocabulary.width,
+                _MEMORY_BYTES,
+            )
+        )
+        self._mine = threading.local()
+        self._lock = threading.Lock()
+        self._workers: set[_Worker] = set()
+        self._closed = False
+
+    def check(self, constraint: Constraint, timeout_s: float) -> Checked:
+        """Have a constraint lowered and tried out; blocks.
+
+        Raises:
+            GrammarError: refused, too slow, or it took the process down.
+        """
+        worker = self._worker()
+        try:
+            answer = worker.ask(msgspec.msgpack.encode(constraint), timeout_s)
+        except TimeoutError as error:
+            self._discard(worker)
+            raise GrammarTooComplexError(
+                f"grammar too complex: not compiled within {timeout_s:g} s"
+            ) from error
+        except (EOFError, OSError) as error:
+            self._discard(worker)
+            raise GrammarTooComplexError("grammar too complex: its compilation ended the process") from error
+        result = msgspec.msgpack.decode(answer, type=Checked | Refused)
+        if isinstance(result, Refused):
+            raise GrammarError(result.message, pointer=result.pointer, keyword=result.keyword)
+        return result
+
+    def close(self) -> None:
+        """End every process; calls in progress fail."""
+        with self._lock:
+            self._closed = True
+            workers = list(self._workers)
+            self._workers.clear()
+        for worker in workers:
+            worker.kill()
+
+    def _worker(self) -> _Worker:
+        worker: _Worker | None = getattr(self._mine, "worker", None)
+        if worker is None:
+            worker = _Worker()
+            with self._lock:
+                if self._closed:
+                    worker.kill()
+                    raise GrammarError("the server is stopping")
+                self._workers.add(worker)
+            self._mine.worker = worker
+            worker.ask(self._setup, _START_TIMEOUT_S)
+        return worker
+
+    def _discard(self, worker: _Worker) -> None:
+        self._mine.worker = None
+        with self._lock:
+            self._workers.discard(worker)
+        worker.kill()
+
+
+class _Worker:
+    """One process and the pipe to it."""
+
+    def __init__(self) -> None:
+        self._connection, theirs = Pipe()
+        root = str(Path(__file__).parents[1])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "grammars.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"},
+            )
+
+    def ask(self, request: bytes, timeout_s: float) -> bytes:
+        """Send and wait for the answer; EOFError when the process died."""
+        self._connection.send_bytes(request)
+        if not self._connection.poll(timeout_s):
+            raise TimeoutError
+        return self._connection.recv_bytes()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()

@@ -1,0 +1,144 @@
+"""Compiles grammars in a process of its own, which may be killed and has a memory ceiling.
+
+The parent sends a `Setup`, waits for an empty answer, then sends one `Constraint` after another and gets
+a `Checked` or a `Refused` for each. A schema is untrusted input and native code cannot be interrupted:
+whatever it does to this process, the server stays up.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import msgspec
+from llguidance import LLMatcher
+
+from grammars.base import GrammarError
+from grammars.llg import limits
+from grammars.lower import lower
+from grammars.spec import Constraint
+from grammars.vocab import Vocabulary
+
+_PROBE_STEPS = 64
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What a worker needs before its first constraint."""
+
+    token_bytes: list[bytes]
+    eos_ids: list[int]
+    special_ids: list[int]
+    width: int
+    memory_bytes: int
+
+
+class Checked(msgspec.Struct, frozen=True, tag=True):
+    """A grammar that compiled, had a first mask and survived a random walk."""
+
+    source: str
+    heavy: bool
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The parts of a `GrammarError`."""
+
+    message: str
+    pointer: str
+    keyword: str | None
+
+
+def check(constraint: Constraint, vocabulary: Vocabulary) -> Checked:
+    """Lower a constraint and try the grammar out.
+
+    Raises:
+        GrammarError: it cannot be enforced, or needs more room than a grammar gets.
+    """
+    source = lower(constraint)
+    error = ""
+    for heavy in (False, True):
+        error = _walk(source, vocabulary, heavy=heavy)
+        if not error:
+            return Checked(source, heavy)
+    raise GrammarError(error)
+
+
+def _walk(source: str, vocabulary: Vocabulary, *, heavy: bool) -> str:
+    """Follow random legal tokens; the engine's complaint, or "" when there is none."""
+    matcher = LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=limits(heavy=heavy))
+    rng = random.Random(0)
+    for step in range(_PROBE_STEPS):
+        if matcher.is_error() or matcher.is_stopped():
+            break
+        mask = matcher.compute_bitmask()
+        token = _random_token(mask, rng)
+        if token is None:
+            place = "no text satisfies the grammar" if step == 0 else "the grammar has a dead end"
+            return matcher.get_error() or place
+        if token in vocabulary.eos_ids:
+            break
+        matcher.consume_token(token)
+    return matcher.get_error()
+
+
+def _random_token(mask: bytes, rng: random.Random) -> int | None:
+    start = rng.randrange(len(mask))
+    index = next((i for i in (*range(start, len(mask)), *range(start)) if mask[i]), None)
+    if index is None:
+        return None
+    return index * 8 + rng.choice([bit for bit in range(8) if mask[index] & 1 << bit])
+
+
+def serve(connection: Connection) -> None:
+    """Answer until the parent closes the connection."""
+    setup = msgspec.msgpack.decode(connection.recv_bytes(), type=Setup)
+    resource.setrlimit(resource.RLIMIT_AS, (setup.memory_bytes, setup.memory_bytes))
+    vocabulary = Vocabulary(
+        setup.token_bytes,
+        frozenset(setup.eos_ids),
+        frozenset(setup.special_ids),
+        setup.width,
+        _greedy(setup.token_bytes),
+    )
+    vocabulary.tokenizer  # noqa: B018 (built before the first constraint's clock runs)
+    connection.send_bytes(b"")
+    while True:
+        try:
+            request = connection.recv_bytes()
+        except EOFError:
+            return
+        connection.send_bytes(msgspec.msgpack.encode(_answer(request, vocabulary)))
+
+
+def _answer(request: bytes, vocabulary: Vocabulary) -> Checked | Refused:
+    try:
+        return check(msgspec.msgpack.decode(request, type=Constraint), vocabulary)
+    except GrammarError as error:
+        return Refused(error.message, error.pointer, error.keyword)
+    except (RecursionError, MemoryError):
+        return Refused("grammar too complex", "", None)
+
+
+def _greedy(token_bytes: list[bytes]) -> Callable[[str], list[int]]:
+    """Longest piece first: not how the model's tokenizer splits, but enough to try a grammar out."""
+    ids = {text: token_id for token_id, text in enumerate(token_bytes) if text}
+    longest = max(map(len, ids))
+
+    def encode(text: str) -> list[int]:
+        rest = text.encode()
+        tokens = []
+        while rest:
+            piece = next((rest[:n] for n in range(longest, 0, -1) if rest[:n] in ids), None)
+            if piece is None:
+                break
+            tokens.append(ids[piece])
+            rest = rest[len(piece) :]
+        return tokens
+
+    return encode
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])))

@@ -1,0 +1,39 @@
+"""Feeding texts to matchers the way an engine feeds tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from grammars.base import Grammar, MaskRow, Matcher
+    from grammars.vocab import Vocabulary
+
+
+def mask_of(matcher: Matcher, vocabulary: Vocabulary) -> MaskRow:
+    row = np.full(vocabulary.row_words, -1, np.int32)
+    matcher.fill_mask(row)
+    return row
+
+
+def allowed(matcher: Matcher, vocabulary: Vocabulary) -> set[int]:
+    bits = np.unpackbits(mask_of(matcher, vocabulary).view(np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits).tolist())
+
+
+def feed(matcher: Matcher, vocabulary: Vocabulary, text: str) -> bool:
+    """Whether every token of `text` is in the mask when its turn comes, and then accepted."""
+    for token in vocabulary.encode(text):
+        row = mask_of(matcher, vocabulary)
+        in_mask = bool(row[token >> 5] >> (token & 31) & 1)
+        assert matcher.accept(token) == in_mask
+        if not in_mask:
+            return False
+    return True
+
+
+def accepts(grammar: Grammar, vocabulary: Vocabulary, text: str) -> bool:
+    """Whether `text` is a whole sentence of the grammar."""
+    matcher = grammar.matcher()
+    return feed(matcher, vocabulary, text) and matcher.is_complete

@@ -1,0 +1,106 @@
+"""Compiling: limits, sharing, cancellation, isolation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from grammars.base import GrammarError, GrammarTooComplexError
+from grammars.compiler import Compiler
+from grammars.spec import Constraint
+from grammars.vocab import Vocabulary
+from tests.grammars.driver import accepts, feed
+
+INTEGER = Constraint.json_schema({"type": "integer"})
+
+
+@pytest.fixture
+def fresh(vocabulary: Vocabulary) -> Iterator[Compiler]:
+    compiler = Compiler(vocabulary, timeout_s=5.0, cache_bytes=1 << 28)
+    yield compiler
+    compiler.close()
+
+
+async def test_equal_constraints_share_one_compilation(fresh: Compiler) -> None:
+    grammars = await asyncio.gather(*(fresh.compile(INTEGER) for _ in range(8)))
+    assert all(grammar is grammars[0] for grammar in grammars)
+    assert (fresh.num_compiled, fresh.num_hits) == (1, 7)
+    assert fresh.compile_seconds > 0
+
+
+async def test_the_order_of_properties_is_part_of_the_key(fresh: Compiler, vocabulary: Vocabulary) -> None:
+    names = ["zebra", "apple", "mango"]
+    for order in (names, sorted(names)):
+        schema = {"type": "object", "properties": {n: {"type": "integer"} for n in order}, "required": names}
+        grammar = await fresh.compile(Constraint.json_schema(schema))
+        assert accepts(grammar, vocabulary, "{" + ",".join(f'"{n}":1' for n in order) + "}")
+        assert not accepts(grammar, vocabulary, "{" + ",".join(f'"{n}":1' for n in order[::-1]) + "}")
+    assert fresh.num_compiled == 2
+
+
+async def test_a_cancelled_caller_leaves_the_others_alone(fresh: Compiler) -> None:
+    first = asyncio.ensure_future(fresh.compile(INTEGER))
+    second = asyncio.ensure_future(fresh.compile(INTEGER))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert (await second).nbytes > 0
+    assert fresh.num_compiled == 1
+
+
+async def test_a_refusal_is_remembered(fresh: Compiler) -> None:
+    constraint = Constraint.json_schema({"type": "nonsense"})
+    for _ in range(2):
+        with pytest.raises(GrammarError):
+            await fresh.compile(constraint)
+    assert fresh.num_refused == 1
+    await fresh.compile(INTEGER)
+
+
+async def test_the_cache_is_bounded_and_grammars_in_use_live_on(vocabulary: Vocabulary) -> None:
+    compiler = Compiler(vocabulary, timeout_s=5.0, cache_bytes=4 << 20)
+    try:
+        kept = await compiler.compile(INTEGER)
+        for bound in range(12):
+            await compiler.compile(Constraint.json_schema({"type": "integer", "minimum": bound}))
+            assert compiler.cached_bytes <= 4 << 20
+        assert accepts(kept, vocabulary, "7")
+        await compiler.compile(INTEGER)
+        assert compiler.num_compiled == 14
+    finally:
+        compiler.close()
+
+
+async def test_the_time_limit_kills_and_the_next_constraint_compiles(vocabulary: Vocabulary) -> None:
+    compiler = Compiler(vocabulary, timeout_s=1e-4, cache_bytes=1 << 20)
+    try:
+        with pytest.raises(GrammarTooComplexError, match="too complex"):
+            await compiler.compile(Constraint(kind="regex", spec="(a|b)*a(a|b){18}"))
+        compiler._timeout_s = 5.0
+        assert accepts(await compiler.compile(INTEGER), vocabulary, "7")
+    finally:
+        compiler.close()
+
+
+async def test_running_out_of_lexer_fuel_stays_with_one_sequence(
+    compiler: Compiler, vocabulary: Vocabulary
+) -> None:
+    """Copies of one native matcher share a lexer, and its error is for ever."""
+    pattern = r"^$|(^(?:\S+\s+){0,99}\S+$)"
+    schema = {
+        "type": "object",
+        "properties": {"q": {"type": "string", "maxLength": 5000, "pattern": pattern}},
+        "required": ["q"],
+    }
+    grammar = await compiler.compile(Constraint.json_schema(schema))
+    first, second = grammar.matcher(), grammar.matcher()
+    text = json.dumps({"q": "seven words and some more of them"}, separators=(",", ":"))
+    assert feed(first, vocabulary, text[:20])
+    assert feed(second, vocabulary, text)
+    assert second.is_complete
+    assert feed(first, vocabulary, text[20:])
+    assert first.is_complete
