@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -95,3 +96,11 @@ class StepOutput:
     """[S]; None where none was asked for."""
     forward_s: float = 0.0
     sample_s: float = 0.0
+
+
+class Runner(Protocol):
+    """What the engine launches steps on."""
+
+    def run(self, batch: Batch) -> StepOutput:
+        """Run one step and block until it is done. Called from one worker thread, in order."""
+        ...

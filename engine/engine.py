@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.assemble import assemble
-from engine.batch import Batch, Masks, StepOutput
+from engine.batch import Batch, Masks, Runner, StepOutput
 from engine.config import Config
 from engine.detokenizer import Detokenizer
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
@@ -31,7 +31,6 @@ from engine.outputs import accept_token
 from engine.page_pool import PagePool
 from engine.prefix_tree import PrefixTree
 from engine.request import GenerateRequest, Request, Sequence
-from engine.runner import Runner
 from engine.scheduler import Plan, Row, Scheduler
 from engine.stats import Load, Stats
 from engine.stream import Update, UpdateStream

@@ -20,14 +20,8 @@ class Model(Protocol):
         ...
 
 
-class Runner(Protocol):
-    """What the engine launches steps on. `run` blocks; it is called from one worker thread, in order."""
-
-    def run(self, batch: Batch) -> StepOutput: ...
-
-
 class ModelRunner:
-    """A runner over a real model."""
+    """A `Runner` over a real model."""
 
     def __init__(self, model: Model, sampler: Sampler) -> None:
         self._model = model

@@ -221,14 +221,16 @@ class Scheduler:
         )
 
     def _try_start(self, sequence: Sequence, prefix: Prefix) -> bool:
-        """Lock the cached prefix and move to running, if all that has to be computed will fit."""
+        """Lock the cached prefix and move to running, if it fits beside what the running ones still need."""
         available = self._pool.free
         if self._tree is not None:
             if prefix.node is not None:
                 self._tree.lock(prefix.node)
             available += self._tree.evictable
+        running = self.running.values()
         needed = self._pool.pages_for(sequence.length) - len(prefix.pages)
-        needed += self._reserve.pages([*self.running.values(), sequence])
+        needed += sum(self._pool.pages_for(other.length) - len(other.pages) for other in running)
+        needed += self._reserve.pages([*running, sequence])
         if self.running and needed > available:
             if self._tree is not None and prefix.node is not None:
                 self._tree.unlock(prefix.node)

@@ -1,0 +1,259 @@
+"""Tree, pool and scheduler together, step by step on a fake device, under random operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.assemble import assemble
+from engine.batch import Batch
+from engine.detokenizer import Detokenizer
+from engine.page_pool import PagePool
+from engine.params import SamplingParams
+from engine.prefix_tree import PrefixTree
+from engine.request import Request, Sequence
+from engine.scheduler import Plan, Scheduler
+from engine.stats import Stats
+from engine.stream import UpdateStream
+from tests.fakes import FakeRunner, byte_tokenizer, hashed_tokens
+
+TOKENIZER = byte_tokenizer()
+
+
+class Rig:
+    """A scheduler driven by hand, with one step in flight like the engine's loop."""
+
+    def __init__(
+        self,
+        *,
+        num_pages: int,
+        page_size: int = 2,
+        budget: int = 8,
+        max_running: int = 4,
+        shares: bool = True,
+    ) -> None:
+        self.pool = PagePool(num_pages, page_size)
+        self.tree = PrefixTree(page_size) if shares else None
+        self.stats = Stats()
+        self.scheduler = Scheduler(
+            self.pool, self.tree, self.stats, max_batch_tokens=budget, max_running=max_running
+        )
+        self.runner = FakeRunner(num_pages=num_pages, page_size=page_size)
+        self.live: list[Sequence] = []
+        self.ended: list[Sequence] = []
+        self.flight: tuple[Plan, Batch] | None = None
+        self._ids: Iterator[int] = iter(range(1 << 30))
+
+    def submit(self, prompt: list[int], max_tokens: int, namespace: str = "") -> Sequence:
+        params = SamplingParams(max_tokens=max_tokens)
+        request = Request(id="", prompt=prompt, params=params, namespace=namespace, stream=UpdateStream(1))
+        sequence = Sequence(
+            id=next(self._ids),
+            request=request,
+            index=0,
+            params=params,
+            tokens=list(prompt),
+            num_prompt=len(prompt),
+            detokenizer=Detokenizer(TOKENIZER, prompt=prompt, stop=(), include_stop=False, skip_special=True),
+        )
+        self.scheduler.add(sequence)
+        self.live.append(sequence)
+        return sequence
+
+    def end(self, sequence: Sequence) -> None:
+        sequence.finish_reason = "abort"
+        self.scheduler.finish(sequence)
+        self.live.remove(sequence)
+        self.ended.append(sequence)
+
+    def step(self) -> bool:
+        """Plan and launch a step, then land the one before it; False once nothing is left to do."""
+        landing, self.flight = self.flight, None
+        plan = self.scheduler.plan()
+        if plan is not None:
+            sampled = [row.sequence.id for row in landing[0].rows.values() if row.samples] if landing else []
+            previous = {key: index for index, key in enumerate(sampled)}
+            batch = assemble(
+                plan,
+                page_size=self.pool.page_size,
+                eos_ids=frozenset(),
+                previous=previous,
+                released=[],
+            )
+            self.flight = (plan, batch)
+        if landing is not None:
+            self._land(*landing)
+        return self.flight is not None or landing is not None
+
+    def run(self) -> None:
+        while self.step():
+            self.check()
+
+    def check(self) -> None:
+        pages = self.scheduler.page_counts()
+        assert pages.free + pages.evictable + pages.protected + pages.private == pages.total
+        for sequence in self.live:
+            assert 0 <= sequence.computed <= sequence.scheduled <= sequence.length
+            assert len(sequence.pages) * self.pool.page_size >= sequence.scheduled
+            assert sequence.num_shared <= len(sequence.pages)
+        owned = [p for s in self.live for p in s.pages[s.num_shared :]]
+        assert len(owned) == len(set(owned)) == pages.private, "a page has two owners"
+
+    def _land(self, plan: Plan, batch: Batch) -> None:
+        output = self.runner.run(batch)
+        for row in plan.rows.values():
+            self.scheduler.commit(row)
+        sampling = [row.sequence for row in plan.rows.values() if row.samples]
+        for sequence, token_id in zip(sampling, output.token_ids, strict=True):
+            sequence.pending -= 1
+            if sequence.finish_reason is None:
+                sequence.tokens.append(token_id)
+                if sequence.known - sequence.num_prompt == sequence.params.max_tokens:
+                    self.end(sequence)
+
+
+def output(sequence: Sequence) -> list[int]:
+    return sequence.tokens[sequence.num_prompt :]
+
+
+def expected(sequence: Sequence) -> list[int]:
+    return hashed_tokens(sequence.request.prompt, len(output(sequence)))
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 23])
+def test_any_budget_gives_the_same_tokens(budget: int, length: int) -> None:
+    rig = Rig(num_pages=16, page_size=4, budget=budget)
+    sequence = rig.submit(list(range(length)), 9)
+    rig.run()
+    assert output(sequence) == hashed_tokens(range(length), 9)
+
+
+@pytest.mark.parametrize("length", [3, 4, 5, 8])
+def test_a_wholly_cached_prompt_still_runs_its_last_token(length: int) -> None:
+    rig = Rig(num_pages=16, page_size=4)
+    first = rig.submit(list(range(length)), 5)
+    rig.run()
+    second = rig.submit(list(range(length)), 5)
+    rig.run()
+    assert output(second) == output(first) == expected(first)
+    assert second.cached_tokens == (length - 1) // 4 * 4
+
+
+def test_equal_prompts_that_arrive_together_are_computed_once() -> None:
+    """A33: the others wait for the first one's pages instead of computing and then freeing their own."""
+    rig = Rig(num_pages=64, page_size=4, budget=64, max_running=8)
+    sequences = [rig.submit(list(range(21)), 6) for _ in range(8)]
+    rig.run()
+    assert all(output(sequence) == expected(sequence) for sequence in sequences)
+    assert [sequence.cached_tokens for sequence in sequences] == [0] + [20] * 7
+
+
+def test_decode_goes_first_and_the_prompt_gets_what_is_left() -> None:
+    rig = Rig(num_pages=64, budget=8)
+    rig.submit([1, 2], 30)
+    rig.step()
+    rig.submit(list(range(40)), 1)
+    for _ in range(4):
+        plan = rig.scheduler.plan()
+        assert plan is not None
+        assert [row.stop - row.start for row in plan.rows.values()] == [1, 7]
+        batch = assemble(plan, page_size=2, eos_ids=frozenset(), previous={0: 0}, released=[])
+        landing, rig.flight = rig.flight, (plan, batch)
+        assert landing is not None
+        rig._land(*landing)
+
+
+def test_preempted_sequences_resume_with_the_same_tokens() -> None:
+    """A35, A36: a pool for two runs six long ones, and wastes little."""
+    rig = Rig(num_pages=24, page_size=2, budget=16, max_running=6)
+    sequences = [rig.submit([n, n + 1, n + 2], 18) for n in range(6)]
+    rig.run()
+    assert all(output(sequence) == expected(sequence) for sequence in sequences)
+    assert rig.stats.preemptions > 0
+    computed = sum(len(batch.token_ids) for batch in rig.runner.batches)
+    assert computed < 3 * 6 * (3 + 18)
+
+
+def test_an_aborted_half_prefilled_prompt_leaves_only_computed_pages() -> None:
+    """A04: what is launched but not read back never enters the tree."""
+    rig = Rig(num_pages=32, page_size=4, budget=8)
+    sequence = rig.submit(list(range(30)), 4)
+    rig.step()
+    rig.step()
+    assert (sequence.computed, sequence.scheduled) == (8, 16)
+    rig.end(sequence)
+    assert rig.scheduler.page_counts().evictable == 2
+    again = rig.submit(list(range(30)), 4)
+    rig.run()
+    assert again.cached_tokens == 8
+    assert output(again) == expected(again)
+
+
+def test_without_sharing_nothing_is_cached() -> None:
+    rig = Rig(num_pages=32, shares=False)
+    for _ in range(2):
+        sequence = rig.submit([1, 2, 3, 4, 5], 4)
+        rig.run()
+        assert output(sequence) == expected(sequence)
+        assert sequence.cached_tokens == 0
+    assert rig.pool.free == 32
+
+
+class RandomOperations(RuleBasedStateMachine):
+    """Random submissions, steps, aborts and flushes; eviction and preemption follow from small pools."""
+
+    @initialize(
+        num_pages=st.integers(12, 40),
+        page_size=st.integers(1, 4),
+        budget=st.integers(1, 24),
+        max_running=st.integers(1, 6),
+    )
+    def begin(self, num_pages: int, page_size: int, budget: int, max_running: int) -> None:
+        self.rig = Rig(num_pages=num_pages, page_size=page_size, budget=budget, max_running=max_running)
+
+    @rule(
+        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=9),
+        max_tokens=st.integers(1, 3),
+        namespace=st.sampled_from(["", "", "tenant"]),
+    )
+    def submit(self, prompt: list[int], max_tokens: int, namespace: str) -> None:
+        if self.rig.pool.pages_for(len(prompt) + max_tokens) <= self.rig.pool.total:
+            self.rig.submit(prompt, max_tokens, namespace)
+
+    @rule(count=st.integers(1, 6))
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.rig.step()
+            self.rig.check()
+
+    @precondition(lambda self: self.rig.live)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.rig.end(data.draw(st.sampled_from(self.rig.live)))
+
+    @rule()
+    def flush(self) -> None:
+        self.rig.scheduler.flush()
+
+    @invariant()
+    def pages_add_up_and_texts_are_right(self) -> None:
+        self.rig.check()
+        for sequence in (*self.rig.live, *self.rig.ended):
+            assert output(sequence) == expected(sequence)
+
+    def teardown(self) -> None:
+        if hasattr(self, "rig"):
+            self.rig.run()
+            self.pages_add_up_and_texts_are_right()
+            assert not self.rig.live, "everything finishes"
+            self.rig.scheduler.flush()
+            assert self.rig.pool.free == self.rig.pool.total
+
+
+TestRandomOperations = RandomOperations.TestCase
+TestRandomOperations.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,248 @@
+"""An engine without a model: a byte tokenizer, and a runner whose next token is a hash of the KV it reads.
+
+The fake KV of a token is a hash chained through the pages, from the KV of the token before it. A page
+that is freed too early, shared wrongly or written twice therefore changes the text, as it would with
+a real model; and the text of a prompt is a pure function of the prompt: `hashed_tokens`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from engine.batch import Batch, Masks, SampleRow, StepOutput
+from engine.config import Config
+from engine.engine import Engine
+from engine.params import SamplingParams
+from engine.request import GenerateRequest, Request
+from engine.stream import TokenLogprob, Update
+from engine.token_bytes import byte_level_alphabet
+from engine.tokenizer import Tokenizer
+from engine.tokenizer_definition import TokenizerDefinition, added_token, bpe_model
+
+END_OF_TEXT, IM_START, IM_END = 256, 257, 258
+VOCAB_SIZE = 272
+"""Width of the fake logits, wider than the vocabulary as in many real models."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+_MODULUS = (1 << 61) - 1
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Id b is byte b; three special tokens follow; <|im_end|> ends a sequence."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    special = {"<|endoftext|>": END_OF_TEXT, "<|im_start|>": IM_START, "<|im_end|>": IM_END}
+    return Tokenizer(
+        TokenizerDefinition(
+            source="bytes",
+            json={
+                "added_tokens": [added_token(i, text, special=True) for text, i in special.items()],
+                "normalizer": None,
+                "pre_tokenizer": byte_level,
+                "post_processor": None,
+                "decoder": byte_level,
+                "model": bpe_model(byte_level_alphabet(), []),
+            },
+            eos_ids=frozenset({IM_END}),
+            named_tokens={"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"},
+            chat_template=CHAT_TEMPLATE,
+        )
+    )
+
+
+def _chain(previous: int, token_id: int) -> int:
+    return (previous * 1_000_003 + token_id + 1) % _MODULUS
+
+
+def _letter(state: int) -> int:
+    return ord("a") + state % 26
+
+
+def hashed_tokens(prompt: Iterable[int], count: int) -> list[int]:
+    """What the fake model says after `prompt`, without any paging or batching."""
+    state = 0
+    for token_id in prompt:
+        state = _chain(state, token_id)
+    output: list[int] = []
+    for _ in range(count):
+        output.append(_letter(state))
+        state = _chain(state, output[-1])
+    return output
+
+
+class FakeRunner:
+    """Runs batches on hashes.
+
+    Args:
+        num_pages, page_size: size of the fake KV.
+        script: gives the token a row samples, or None for the hash's own letter. Under a grammar
+            mask a token that is not allowed is replaced by an allowed one.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_pages: int,
+        page_size: int,
+        script: Callable[[SampleRow], int | None] = lambda row: None,
+    ) -> None:
+        self.script = script
+        self.fails: Callable[[Batch], bool] = lambda batch: False
+        """Steps for which `run` raises, as a forward pass might."""
+        self.batches: list[Batch] = []
+        """Every batch that was run."""
+        self._page_size = page_size
+        self._kv = np.zeros(num_pages * page_size, np.int64)
+        self._sampled: list[int] = []
+        self._gate = threading.Condition()
+        self._permits: float = float("inf")
+
+    def pause(self) -> None:
+        """Hold every further step until `allow` or `resume`."""
+        with self._gate:
+            self._permits = 0
+
+    def allow(self, steps: int) -> None:
+        """Let `steps` held steps run."""
+        with self._gate:
+            self._permits += steps
+            self._gate.notify_all()
+
+    def resume(self) -> None:
+        """Hold no step any more."""
+        self.allow(1 << 60)
+
+    def run(self, batch: Batch) -> StepOutput:
+        with self._gate:
+            self._gate.wait_for(lambda: self._permits > 0)
+            self._permits -= 1
+        self.batches.append(batch)
+        token_ids = batch.token_ids.copy()
+        for at, index in zip(batch.pending_at, batch.pending_from, strict=True):
+            token_ids[at] = self._sampled[index]
+        self._sampled = [0] * len(batch.samples)
+        if self.fails(batch):
+            raise RuntimeError("injected failure of the forward pass")
+        states = self._forward(batch, token_ids)
+        masks = batch.masks.result() if batch.masks is not None else None
+        self._sampled = [
+            self._choose(row, states[int(at)], _allowed(masks, index))
+            for index, (row, at) in enumerate(zip(batch.samples, batch.logit_rows, strict=True))
+        ]
+        return StepOutput(
+            token_ids=list(self._sampled),
+            logprobs=[
+                _logprobs(token_id, row.params.logprobs)
+                for token_id, row in zip(self._sampled, batch.samples, strict=True)
+            ],
+        )
+
+    def _forward(self, batch: Batch, token_ids: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
+        """The hash after each token of the batch."""
+        states: list[int] = []
+        for row in range(len(batch.context_lens)):
+            for at in range(batch.query_starts[row], batch.query_starts[row + 1]):
+                position = int(batch.positions[at])
+                before = self._read(batch, row, position - 1) if position else 0
+                states.append(_chain(before, int(token_ids[at])))
+                self._kv[batch.kv_slots[at]] = states[-1]
+        return states
+
+    def _read(self, batch: Batch, row: int, position: int) -> int:
+        page = int(batch.page_table[row, position // self._page_size])
+        return int(self._kv[page * self._page_size + position % self._page_size])
+
+    def _choose(self, row: SampleRow, state: int, allowed: list[int] | None) -> int:
+        scripted = self.script(row)
+        wanted = _letter(state) if scripted is None else scripted
+        if allowed is None or wanted in allowed:
+            return wanted
+        return allowed[state % len(allowed)] if allowed else -1
+
+
+def _allowed(masks: Masks | None, index: int) -> list[int] | None:
+    """The ids a grammar allows for a sampling row; None without a grammar."""
+    if masks is None or index not in masks.rows:
+        return None
+    words = masks.bits[list(masks.rows).index(index)]
+    bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+    return [int(token_id) for token_id in np.flatnonzero(bits)]
+
+
+def _logprobs(token_id: int, top: int | None) -> TokenLogprob | None:
+    if top is None:
+        return None
+    likeliest = [(token_id, -0.25), *((i, -2.0 - i / 64) for i in range(65, 65 + top) if i != token_id)]
+    return TokenLogprob(token_id=token_id, logprob=-0.25, top=tuple(likeliest[:top]))
+
+
+def say(*texts: str) -> Callable[[SampleRow], int | None]:
+    """A script: choice i of a request says `texts[i]` (the last one for all further), then ends."""
+
+    def script(row: SampleRow) -> int | None:
+        choice = row.seed - row.params.seed
+        spoken = texts[min(choice, len(texts) - 1)].encode()
+        at = row.position - row.num_prompt
+        return spoken[at] if at < len(spoken) else IM_END
+
+    return script
+
+
+def fake_engine(
+    *,
+    num_pages: int = 64,
+    script: Callable[[SampleRow], int | None] = lambda row: None,
+    max_context: int = 4096,
+    **settings: Any,
+) -> tuple[Engine, FakeRunner]:
+    """An engine, not started, on a fake runner; `settings` are fields of `Config`."""
+    config = Config(**{"page_size": 4, "max_batch_tokens": 64, **settings})
+    runner = FakeRunner(num_pages=num_pages, page_size=config.page_size, script=script)
+    engine = Engine(
+        config=config,
+        runner=runner,
+        tokenizer=byte_tokenizer(),
+        model_name="fake",
+        vocab_size=VOCAB_SIZE,
+        num_pages=num_pages,
+        max_context=max_context,
+    )
+    return engine, runner
+
+
+def generate_request(prompt: list[int] | str, *, max_tokens: int = 16, **fields: Any) -> GenerateRequest:
+    """A request; fields of `GenerateRequest` by name, all others are sampling parameters."""
+    own = {name: fields.pop(name) for name in ("choices", "grammar", "namespace") if name in fields}
+    ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
+    return GenerateRequest(prompt=ids, params=SamplingParams(max_tokens=max_tokens, **fields), **own)
+
+
+async def collect(request: Request) -> list[Update]:
+    """Everything a request says, one merged update a choice."""
+    whole: dict[int, Update] = {}
+    async for updates in request.stream:
+        for update in updates:
+            if update.index in whole:
+                whole[update.index].merge(update)
+            else:
+                whole[update.index] = update
+    return [whole[index] for index in sorted(whole)]
+
+
+def assert_quiet(engine: Engine) -> None:
+    """Nothing runs, nothing waits, every page is free or cached, and the counts add up."""
+    load, stats = engine.load(), engine.stats
+    assert (load.running, load.waiting) == (0, 0)
+    assert (load.pages.protected, load.pages.private) == (0, 0)
+    assert load.pages.free + load.pages.evictable == load.pages.total
+    assert stats.started == sum(stats.finished.values())
+    engine.flush_cache()
+    load = engine.load()
+    assert (load.pages.free, load.tree_nodes) == (load.pages.total, 0)
