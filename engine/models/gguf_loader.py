@@ -1,0 +1,123 @@
+"""A model from a GGUF file: metadata to `ModelSpec`, tensors decoded by the `gguf` package.
+
+Metadata keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import torch
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+from torch import Tensor
+
+from engine.models.errors import ModelError
+from engine.models.gguf_file import GGUFFile, read_gguf
+from engine.models.gguf_spec import read_spec
+from engine.models.layout import Layout, Progress, Shape, check_names, check_shape, load_tensors
+from engine.models.spec import ModelSpec
+from engine.models.weights import Weights
+
+LAYOUT: Final = Layout(
+    embed="token_embd.weight",
+    norm="output_norm.weight",
+    lm_head="output.weight",
+    layer="blk.{}.",
+    fields={
+        "input_norm": "attn_norm.weight",
+        "q": "attn_q.weight",
+        "k": "attn_k.weight",
+        "v": "attn_v.weight",
+        "o": "attn_output.weight",
+        "post_norm": "ffn_norm.weight",
+        "gate": "ffn_gate.weight",
+        "up": "ffn_up.weight",
+        "down": "ffn_down.weight",
+        "q_bias": "attn_q.bias",
+        "k_bias": "attn_k.bias",
+        "v_bias": "attn_v.bias",
+        "o_bias": "attn_output.bias",
+        "gate_bias": "ffn_gate.bias",
+        "up_bias": "ffn_up.bias",
+        "down_bias": "ffn_down.bias",
+        "q_norm": "attn_q_norm.weight",
+        "k_norm": "attn_k_norm.weight",
+    },
+)
+ROPE_TENSORS: Final[tuple[str, ...]] = (
+    "rope_freqs.weight",
+    "rope_factors_short.weight",
+    "rope_factors_long.weight",
+)
+_TYPES: Final = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+_SLICE: Final = 1 << 20
+"""Numbers decoded at a time; bounds the scratch memory."""
+
+
+def load_gguf(
+    path: Path, *, dtype: torch.dtype, device: torch.device, progress: Progress
+) -> tuple[ModelSpec, Weights]:
+    """Load a file; at most one slice of one tensor is held beside those already converted.
+
+    Raises:
+        ModelError: names the file, and the tensor or field at fault.
+    """
+    file = read_gguf(path)
+    factors = {
+        name: tuple(_decode(file, name, torch.float32).tolist())
+        for name in ROPE_TENSORS
+        if name in file.tensors
+    }
+    spec = read_spec(file, factors)
+    wanted = LAYOUT.shapes(spec, _optional_fields(file, spec))
+    check_names(path, wanted, [name for name in file.tensors if name not in ROPE_TENSORS])
+
+    def load(name: str, shape: Shape) -> Tensor:
+        check_shape(path, name, file.tensors[name].shape, shape)
+        tensor = _decode(file, name, dtype)
+        if spec.architecture == "llama" and ".attn_q." in name:
+            tensor = _half_split(tensor, spec.num_heads, spec)
+        if spec.architecture == "llama" and ".attn_k." in name:
+            tensor = _half_split(tensor, spec.num_kv_heads, spec)
+        return tensor.to(device)
+
+    return spec, LAYOUT.weights(spec, load_tensors(wanted, load, progress))
+
+
+def _optional_fields(file: GGUFFile, spec: ModelSpec) -> set[str]:
+    """What the architecture always has, and what the first layer has besides."""
+    always = {"qwen2": {"q_bias", "k_bias", "v_bias"}, "qwen3": {"q_norm", "k_norm"}}
+    first = LAYOUT.layer.format(0)
+    biases = {field for field in LAYOUT.fields if field.endswith("_bias")}
+    present = {field for field in biases if first + LAYOUT.fields[field] in file.tensors}
+    return present | always.get(spec.architecture, set())
+
+
+def _decode(file: GGUFFile, name: str, dtype: torch.dtype) -> Tensor:
+    """The tensor's numbers, on the CPU."""
+    info = file.tensors[name]
+    if info.type_name not in _TYPES:
+        raise ModelError(
+            f"{file.path}: tensor {name!r} is of type {info.type_name}; supported are {', '.join(_TYPES)}"
+        )
+    rows = file.rows(info)
+    tensor = torch.empty(info.shape, dtype=dtype)
+    flat = tensor.view(len(rows), -1)
+    step = max(1, _SLICE // info.shape[-1])
+    for start in range(0, len(rows), step):
+        numbers = dequantize(rows[start : start + step], GGMLQuantizationType(info.type_id))
+        if not numbers.flags.writeable:  # a view of the mapped file, which torch does not take
+            numbers = numbers.copy()
+        flat[start : start + step] = torch.from_numpy(numbers)
+    return tensor
+
+
+def _half_split(tensor: Tensor, num_heads: int, spec: ModelSpec) -> Tensor:
+    """Reorder the rows of a query or key projection from interleaved rotary pairs, (0, 1), (2, 3)...,
+    which GGUF's llama architecture has, to the half-split pairs of `Weights`."""
+    heads = tensor.view(num_heads, spec.head_dim, -1)
+    rotated, rest = heads[:, : spec.rotary_dim], heads[:, spec.rotary_dim :]
+    pairs = rotated.reshape(num_heads, spec.rotary_dim // 2, 2, -1).transpose(1, 2).flatten(1, 2)
+    return torch.cat((pairs, rest), dim=1).view(tensor.shape)

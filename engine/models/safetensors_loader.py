@@ -1,0 +1,120 @@
+"""Weights from a directory of safetensors, in one file or sharded under an index."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from engine.models.errors import ModelError
+from engine.models.hf_config import read_config
+from engine.models.layout import Layout, Progress, Shape, check_names, check_shape, load_tensors
+from engine.models.spec import ModelSpec
+from engine.models.weights import Weights
+
+LAYOUT: Final = Layout(
+    embed="model.embed_tokens.weight",
+    norm="model.norm.weight",
+    lm_head="lm_head.weight",
+    layer="model.layers.{}.",
+    fields={
+        "input_norm": "input_layernorm.weight",
+        "q": "self_attn.q_proj.weight",
+        "k": "self_attn.k_proj.weight",
+        "v": "self_attn.v_proj.weight",
+        "o": "self_attn.o_proj.weight",
+        "post_norm": "post_attention_layernorm.weight",
+        "gate": "mlp.gate_proj.weight",
+        "up": "mlp.up_proj.weight",
+        "down": "mlp.down_proj.weight",
+        "q_bias": "self_attn.q_proj.bias",
+        "k_bias": "self_attn.k_proj.bias",
+        "v_bias": "self_attn.v_proj.bias",
+        "o_bias": "self_attn.o_proj.bias",
+        "gate_bias": "mlp.gate_proj.bias",
+        "up_bias": "mlp.up_proj.bias",
+        "down_bias": "mlp.down_proj.bias",
+        "q_norm": "self_attn.q_norm.weight",
+        "k_norm": "self_attn.k_norm.weight",
+    },
+)
+_SINGLE: Final = "model.safetensors"
+_INDEX: Final = "model.safetensors.index.json"
+_DTYPES: Final = frozenset({"F32", "F16", "BF16"})
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def load_safetensors(
+    directory: Path, *, dtype: torch.dtype, device: torch.device, progress: Progress
+) -> tuple[ModelSpec, Weights]:
+    """Load a checkpoint directory; one tensor at a time is held beside those already converted.
+
+    Raises:
+        ModelError: names the file, and the tensor or field at fault.
+    """
+    spec, optional = read_config(directory)
+    wanted = LAYOUT.shapes(spec, optional)
+    with ExitStack() as stack:
+        owners = _open_all(directory, stack)
+        check_names(directory, wanted, [name for name in owners if not _ignorable(name, spec)])
+
+        def load(name: str, shape: Shape) -> Tensor:
+            path, file = owners[name]
+            tensor = _read(path, file, name, shape)
+            return tensor.to(device, dtype, copy=True)
+
+        return spec, LAYOUT.weights(spec, load_tensors(wanted, load, progress))
+
+
+def _open_all(directory: Path, stack: ExitStack) -> dict[str, tuple[Path, Any]]:
+    """Each tensor's name to the file that holds it."""
+    index = directory / _INDEX
+    if not index.exists():
+        path = directory / _SINGLE
+        if not path.exists():
+            raise ModelError(f"{directory}: there is neither {_SINGLE} nor {_INDEX}")
+        file = _open(path, stack)
+        return dict.fromkeys(file.keys(), (path, file))
+    try:
+        weight_map = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
+    except msgspec.DecodeError as error:
+        raise ModelError(f"{index}: {error}") from error
+    files = {name: _open(directory / name, stack) for name in sorted(set(weight_map.values()))}
+    return {tensor: (directory / name, files[name]) for tensor, name in weight_map.items()}
+
+
+def _open(path: Path, stack: ExitStack) -> Any:
+    try:
+        return stack.enter_context(safe_open(path, framework="pt"))
+    except OSError as error:
+        raise ModelError(f"{path}: {error}") from error
+    except SafetensorError as error:
+        raise ModelError(f"{path}: truncated or damaged: {error}") from error
+
+
+def _read(path: Path, file: Any, name: str, shape: Shape) -> Tensor:
+    try:
+        view = file.get_slice(name)
+    except SafetensorError as error:
+        raise ModelError(f"{path}: tensor {name!r} is missing") from error
+    kind = view.get_dtype()
+    if kind not in _DTYPES:
+        raise ModelError(
+            f"{path}: tensor {name!r} is of type {kind}; supported are {', '.join(sorted(_DTYPES))}"
+        )
+    check_shape(path, name, tuple(view.get_shape()), shape)
+    tensor: Tensor = file.get_tensor(name)
+    return tensor
+
+
+def _ignorable(name: str, spec: ModelSpec) -> bool:
+    """Buffers of old checkpoints, and the copy of a tied matrix."""
+    return name.endswith("rotary_emb.inv_freq") or (spec.tie_embeddings and name == LAYOUT.lm_head)
