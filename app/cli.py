@@ -18,6 +18,10 @@ from msgspec import inspect
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
+class CommandFailedError(Exception):
+    """Ends a command with exit code 1; the message is all the user sees."""
+
+
 def add_options(parser: argparse.ArgumentParser, struct: type[msgspec.Struct]) -> None:
     """Add one option for each field of `struct`.
 
