@@ -36,6 +36,7 @@ from engine.stats import Load, Stats
 from engine.stream import Update, UpdateStream
 from engine.tokenizer import Tokenizer
 from grammars.base import GrammarError
+from grammars.compiler import Compiler
 
 _log = logging.getLogger("radish.engine")
 
@@ -63,6 +64,7 @@ class Engine:
         *,
         config: Config,
         runner: Runner,
+        compiler: Compiler,
         tokenizer: Tokenizer,
         model_name: str,
         vocab_size: int,
@@ -70,6 +72,8 @@ class Engine:
         max_context: int,
     ) -> None:
         self.config = config
+        self.compiler = compiler
+        """Makes the grammars of requests; the engine only closes it."""
         self.tokenizer = tokenizer
         self.model_name = model_name
         self.vocab_size = vocab_size
@@ -131,6 +135,7 @@ class Engine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._worker.shutdown()
+        self.compiler.close()
 
     # -- requests ----------------------------------------------------------------------------------
 

@@ -23,3 +23,7 @@ class QueueFullError(RuntimeError):
 
 class EngineStoppedError(RuntimeError):
     """The engine is shutting down and takes no new request."""
+
+
+class ConfigError(ValueError):
+    """The configuration asks for something that cannot be had; the message names the field."""

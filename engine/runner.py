@@ -23,22 +23,23 @@ class Model(Protocol):
 class ModelRunner:
     """A `Runner` over a real model."""
 
-    def __init__(self, model: Model, sampler: Sampler) -> None:
+    def __init__(self, model: Model, sampler: Sampler, device: torch.device) -> None:
         self._model = model
         self._sampler = sampler
-        self._sampled = torch.zeros(0, dtype=torch.int64)
+        self._device = device
+        self._sampled = torch.zeros(0, dtype=torch.int64, device=device)
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> StepOutput:
         """Forward and sample. The sampled ids stay on the device for the next call."""
         started = time.perf_counter()
-        token_ids = torch.from_numpy(batch.token_ids).to(self._sampled.device)
+        token_ids = torch.tensor(batch.token_ids, device=self._device)
         if len(batch.pending_at):
             token_ids[torch.from_numpy(batch.pending_at)] = self._sampled[
                 torch.from_numpy(batch.pending_from)
             ]
         # Should this step fail, the next one still finds ids to read: its rows end with an error anyway.
-        self._sampled = torch.zeros(len(batch.samples), dtype=torch.int64)
+        self._sampled = torch.zeros(len(batch.samples), dtype=torch.int64, device=self._device)
         logits = self._model.forward(batch, token_ids)
         forwarded = time.perf_counter()
         ids, logprobs = self._sampler.sample(logits, batch)

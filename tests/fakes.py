@@ -22,6 +22,8 @@ from engine.stream import TokenLogprob, Update
 from engine.token_bytes import byte_level_alphabet
 from engine.tokenizer import Tokenizer
 from engine.tokenizer_definition import TokenizerDefinition, added_token, bpe_model
+from grammars.compiler import Compiler
+from grammars.vocab import Vocabulary
 
 END_OF_TEXT, IM_START, IM_END = 256, 257, 258
 VOCAB_SIZE = 272
@@ -204,11 +206,20 @@ def fake_engine(
 ) -> tuple[Engine, FakeRunner]:
     """An engine, not started, on a fake runner; `settings` are fields of `Config`."""
     config = Config(**{"page_size": 4, "max_batch_tokens": 64, **settings})
+    tokenizer = byte_tokenizer()
+    vocabulary = Vocabulary(
+        token_bytes=tokenizer.token_bytes,
+        eos_ids=tokenizer.eos_ids,
+        special_ids=tokenizer.special_ids,
+        width=VOCAB_SIZE,
+        encode=lambda text: list(text.encode()),
+    )
     runner = FakeRunner(num_pages=num_pages, page_size=config.page_size, script=script)
     engine = Engine(
         config=config,
         runner=runner,
-        tokenizer=byte_tokenizer(),
+        compiler=Compiler(vocabulary, timeout_s=config.grammar_timeout, cache_bytes=1 << 26),
+        tokenizer=tokenizer,
         model_name="fake",
         vocab_size=VOCAB_SIZE,
         num_pages=num_pages,

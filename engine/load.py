@@ -1,0 +1,96 @@
+"""From a configuration to an engine with a real model: load, size the KV pool, wire the parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import torch
+
+from engine.config import Config
+from engine.engine import Engine
+from engine.errors import ConfigError
+from engine.models.decoder import Decoder
+from engine.models.kv_cache import KVCache
+from engine.models.loader import embedded_model_path, load_model
+from engine.models.spec import ModelSpec
+from engine.runner import ModelRunner
+from engine.sampler import Sampler
+from engine.tokenizer import Tokenizer, load_tokenizer
+from grammars.compiler import Compiler
+from grammars.vocab import Vocabulary
+
+_MIB = 1 << 20
+_MOST_KV_BY_DEFAULT = 4096 * _MIB
+
+
+def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engine:
+    """Load the configured model and build an engine, not started yet. Blocks for seconds.
+
+    Args:
+        progress: told what is being done and how much of it is done (0 to 1).
+
+    Raises:
+        ModelError: the model's files are missing, damaged or unsupported.
+        ConfigError: the configuration asks for what this machine does not have.
+    """
+    torch.set_num_threads(config.threads or os.cpu_count() or 1)
+    device = _device(config)
+    dtype = _dtype(config, device)
+    path = Path(config.model) if config.model else embedded_model_path()
+    progress("reading the tokenizer", 0.0)
+    tokenizer = load_tokenizer(path)
+    model = load_model(path, dtype=dtype, device=device, progress=progress)
+    num_pages = _num_pages(config, model.spec, dtype, device)
+    kv = KVCache.allocate(model.spec, num_pages, config.page_size, dtype, device)
+    vocab_size = model.spec.vocab_size
+    progress("ready to start", 1.0)
+    return Engine(
+        config=config,
+        runner=ModelRunner(Decoder(model.spec, model.weights, kv), Sampler(vocab_size), device),
+        compiler=_compiler(config, tokenizer, vocab_size),
+        tokenizer=tokenizer,
+        model_name=config.served_model_name or model.spec.name,
+        vocab_size=vocab_size,
+        num_pages=num_pages,
+        max_context=min(config.max_context or model.spec.max_position, model.spec.max_position),
+    )
+
+
+def _device(config: Config) -> torch.device:
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device: this machine has no GPU that the installed torch can use")
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(config.device)
+
+
+def _dtype(config: Config, device: torch.device) -> torch.dtype:
+    if config.dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
+
+
+def _num_pages(config: Config, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> int:
+    """Pages that fit the configured memory, or a quarter of what is free."""
+    wanted = config.kv_memory * _MIB
+    if not wanted:
+        free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else psutil.virtual_memory().available
+        wanted = min(_MOST_KV_BY_DEFAULT, free // 4)
+    page = KVCache.bytes_per_page(spec, config.page_size, dtype)
+    if wanted < 2 * page:
+        raise ConfigError(f"kv_memory: {wanted // _MIB} MiB hold fewer than 2 pages of {page // 1024} KiB")
+    return wanted // page
+
+
+def _compiler(config: Config, tokenizer: Tokenizer, vocab_size: int) -> Compiler:
+    vocabulary = Vocabulary(
+        token_bytes=tokenizer.token_bytes,
+        eos_ids=tokenizer.eos_ids,
+        special_ids=tokenizer.special_ids,
+        width=vocab_size,
+        encode=lambda text: tokenizer.encode(text, add_special=False, parse_special=False),
+    )
+    return Compiler(vocabulary, timeout_s=config.grammar_timeout, cache_bytes=config.grammar_cache * _MIB)
