@@ -1,0 +1,134 @@
+"""The structs of src/abi.h, field by field; their meaning is told there."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_float, c_int32, c_int64, c_void_p
+from enum import IntEnum
+from typing import Final
+
+
+class Format(IntEnum):
+    """How weights, activations or pages are stored."""
+
+    F32 = 0
+    BF16 = 1
+    Q8 = 2
+
+
+class Kind(IntEnum):
+    """What an operation does."""
+
+    EMBED = 0
+    NORM = 1
+    LINEAR = 2
+    ROTATE = 3
+    ATTEND = 4
+    QUANTIZE = 5
+
+
+class Epilogue(IntEnum):
+    """What follows a linear in registers."""
+
+    STORE = 0
+    ADD = 1
+    GATED = 2
+    LOGITS = 3
+
+
+class Rows(IntEnum):
+    """Which rows an operation works on."""
+
+    ALL_TOKENS = 0
+    SAMPLING = 1
+
+
+class Op(ctypes.Structure):
+    """One operation of a program."""
+
+    _fields_ = (
+        ("kind", c_int32),
+        ("rows", c_int32),
+        ("gather", c_int32),
+        ("src", c_int32),
+        ("dst", c_int32),
+        ("src_format", c_int32),
+        ("dst_format", c_int32),
+        ("epilogue", c_int32),
+        ("n", c_int32),
+        ("k", c_int32),
+        ("columns", c_int32),
+        ("packed", c_int32),
+        ("layer", c_int32),
+        ("window", c_int32),
+        ("eps", c_float),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
+    )
+
+
+class Geometry(ctypes.Structure):
+    """Sizes of heads and pages."""
+
+    _fields_ = (
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("true_head_dim", c_int32),
+        ("rotary_half", c_int32),
+        ("page_size", c_int32),
+        ("kv_format", c_int32),
+        ("vocab", c_int32),
+        ("query_scale", c_float),
+        ("kv", c_void_p),
+        ("num_pages", c_int64),
+    )
+
+
+class Step(ctypes.Structure):
+    """One step's arrays."""
+
+    _fields_ = (
+        ("tokens", c_int32),
+        ("rows", c_int32),
+        ("samples", c_int32),
+        ("table_width", c_int32),
+        ("token_ids", c_void_p),
+        ("positions", c_void_p),
+        ("kv_slots", c_void_p),
+        ("logit_rows", c_void_p),
+        ("query_starts", c_void_p),
+        ("context_lens", c_void_p),
+        ("page_table", c_void_p),
+        ("rope", c_void_p),
+        ("rope_rows", c_int64),
+        ("logits", c_void_p),
+    )
+
+
+class PackJob(ctypes.Structure):
+    """Rows to be copied into a packed weight."""
+
+    _fields_ = (
+        ("source", c_void_p),
+        ("source_format", c_int32),
+        ("target_format", c_int32),
+        ("rows", c_int64),
+        ("columns", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("offset", c_int64),
+        ("block", c_int64),
+        ("stride", c_int64),
+        ("target", c_void_p),
+    )
+
+
+STRUCTS: Final = (Op, Geometry, Step, PackJob)
+STATUS: Final = {
+    1: "out of memory",
+    2: "a token id is outside the vocabulary",
+    3: "a position, slot, page or row is out of range",
+}

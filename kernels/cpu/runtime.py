@@ -1,0 +1,186 @@
+"""The step runtime as Python objects: memory, threads, packed weights, programs."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kernels.cpu import abi
+from kernels.cpu.abi import Format, Geometry, Op, PackJob, Step
+from kernels.cpu.build import Isa, library_path, supported_isas
+from kernels.cpu.errors import NativeStepError, NativeUnavailableError
+
+PANEL: Final = 32
+"""Outputs of a packed weight are padded to a multiple of this..."""
+GROUP: Final = 64
+"""...and inputs to a multiple of this."""
+
+
+def padded(size: int, unit: int) -> int:
+    """`size` rounded up to a multiple of `unit`."""
+    return -(-size // unit) * unit
+
+
+@cache
+def _load(isa: Isa) -> ctypes.CDLL:
+    path = library_path(isa)
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeUnavailableError(f"cannot load {path}: {error}") from error
+    signatures: dict[str, tuple[object, list[object]]] = {
+        "radish_struct_bytes": (c_int64, [c_int32]),
+        "radish_map": (c_void_p, [c_int64]),
+        "radish_unmap": (None, [c_void_p, c_int64]),
+        "radish_pool_create": (c_void_p, [c_int32]),
+        "radish_pool_destroy": (None, [c_void_p]),
+        "radish_packed_bytes": (c_int64, [c_int32, c_int64, c_int64]),
+        "radish_pack": (None, [c_void_p, POINTER(PackJob)]),
+        "radish_program_create": (
+            c_void_p,
+            [c_void_p, POINTER(Geometry), POINTER(Op), c_int64, POINTER(c_int64), c_int64],
+        ),
+        "radish_program_destroy": (None, [c_void_p]),
+        "radish_program_run": (c_int32, [c_void_p, POINTER(Step)]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    for index, struct in enumerate(abi.STRUCTS):
+        if library.radish_struct_bytes(index) != ctypes.sizeof(struct):
+            raise NativeUnavailableError(f"{path}: struct {struct.__name__} differs in size")
+    return library
+
+
+class Memory:
+    """Zeroed memory on huge pages where the system has them, returned when the object dies."""
+
+    def __init__(self, library: ctypes.CDLL, size: int) -> None:
+        address = library.radish_map(size)
+        if not address:
+            raise MemoryError(f"cannot map {size} bytes")
+        self.address: int = address
+        self.size = size
+        weakref.finalize(self, library.radish_unmap, address, size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A linear weight in the layout of src/packed.h."""
+
+    memory: Memory
+    format: Format
+    n: int
+    """Padded outputs."""
+    k: int
+    """Padded inputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Rows of a packed weight: source row i goes to offset + i // block * stride + i % block."""
+
+    weight: Tensor
+    """[rows, columns]"""
+    offset: int = 0
+    block: int = 1
+    stride: int = 1
+
+
+class Runtime:
+    """One loaded library and the threads its steps run on."""
+
+    def __init__(self, threads: int, isa: Isa | None = None) -> None:
+        """
+        Args:
+            threads: at least 1; the caller of a step is one of them.
+            isa: None for the best this processor has.
+
+        Raises:
+            NativeUnavailableError: it cannot be built or run here.
+        """
+        supported = supported_isas()
+        self.isa: Isa = isa or supported[0]
+        if self.isa not in supported:
+            raise NativeUnavailableError(f"this processor does not run {self.isa}")
+        self.threads = threads
+        self._library = _load(self.isa)
+        self.pool: int = self._library.radish_pool_create(threads)
+        self._finalizer = weakref.finalize(self, self._library.radish_pool_destroy, self.pool)
+
+    def allocate(self, size: int) -> Memory:
+        """Zeroed memory of `size` bytes."""
+        return Memory(self._library, size)
+
+    def pack(self, parts: Sequence[Part], *, rows: int, columns: int, target: Format) -> Packed:
+        """Pack a weight of `rows` x `columns` (before padding) from its parts; the rest is zero."""
+        n, k = padded(rows, PANEL), padded(columns, GROUP)
+        memory = self.allocate(self._library.radish_packed_bytes(target, n, k))
+        for part in parts:
+            source = part.weight.detach()
+            if source.dtype not in {torch.float32, torch.bfloat16}:
+                source = source.float()
+            source = source.contiguous()
+            job = PackJob(
+                source=source.data_ptr(),
+                source_format=Format.BF16 if source.dtype == torch.bfloat16 else Format.F32,
+                target_format=target,
+                rows=source.shape[0],
+                columns=source.shape[1],
+                n=n,
+                k=k,
+                offset=part.offset,
+                block=part.block,
+                stride=part.stride,
+                target=memory.address,
+            )
+            self._library.radish_pack(self.pool, byref(job))
+        return Packed(memory=memory, format=target, n=n, k=k)
+
+    def program(self, geometry: Geometry, ops: Sequence[Op], row_bytes: Sequence[int]) -> Program:
+        """Lay a program down. What its pointers point to must outlive it."""
+        return Program(self, self._library, geometry, ops, row_bytes)
+
+
+class Program:
+    """Operations that make one step."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        library: ctypes.CDLL,
+        geometry: Geometry,
+        ops: Sequence[Op],
+        row_bytes: Sequence[int],
+    ) -> None:
+        self._runtime = runtime  # its threads must outlive the program
+        self._library = library
+        self._handle: int | None = library.radish_program_create(
+            runtime.pool,
+            byref(geometry),
+            (Op * len(ops))(*ops),
+            len(ops),
+            (c_int64 * len(row_bytes))(*row_bytes),
+            len(row_bytes),
+        )
+        if self._handle is None:
+            raise MemoryError("cannot allocate the program's scratch memory")
+        self._finalizer = weakref.finalize(self, library.radish_program_destroy, self._handle)
+
+    def run(self, step: Step) -> None:
+        """Execute one step; the interpreter lock is released meanwhile. One at a time.
+
+        Raises:
+            NativeStepError: the step was refused; nothing was computed.
+        """
+        status = self._library.radish_program_run(self._handle, byref(step))
+        if status:
+            raise NativeStepError(abi.STATUS[status])

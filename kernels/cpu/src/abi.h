@@ -1,0 +1,95 @@
+// The C interface between Python and the step runtime. Mirrored field by field in ../abi.py.
+#pragma once
+
+#include <cstdint>
+
+namespace radish {
+
+// How a row of activations, a weight matrix or a KV page is stored.
+enum Format : int32_t {
+  kF32 = 0,
+  kBF16 = 1,
+  kQ8 = 2,  // groups of 64: int8 values, one scale each (and for activations the correction of quant.h)
+};
+
+enum Kind : int32_t {
+  kEmbed = 0,     // dst[t] = weight[token_ids[t]]
+  kNorm = 1,      // dst[i] = rms_norm(src[row i]) * weight, in dst_format
+  kLinear = 2,    // dst = epilogue(src @ weight^T + bias)
+  kRotate = 3,    // qkv -> (q, k norm) -> rotary -> queries in dst, keys and values in pages
+  kAttend = 4,    // dst = attention(src) over the pages
+  kQuantize = 5,  // dst[i] = src[i] in kQ8
+};
+
+enum Epilogue : int32_t {
+  kStore = 0,   // dst = y, in dst_format
+  kAdd = 1,     // dst += y, float32 residual
+  kGated = 2,   // dst = silu(gate) * up, in dst_format; weight rows alternate 16 of gate, 16 of up
+  kLogits = 3,  // step.logits = y, only the true columns
+};
+
+enum Rows : int32_t {
+  kAllTokens = 0,
+  kSamplingRows = 1,
+};
+
+struct Op {
+  int32_t kind;
+  int32_t rows;        // Rows
+  int32_t gather;      // kNorm: read src at logit_rows
+  int32_t src, dst;    // buffers
+  int32_t src_format, dst_format;
+  int32_t epilogue;
+  int32_t n, k;        // kLinear: padded out and in features; others: n is the padded width
+  int32_t columns;     // true width: of the logits, or of what a norm averages over
+  int32_t packed;      // kEmbed: the table is a packed linear weight
+  int32_t layer;
+  int32_t window;      // tokens a query sees, itself included; 0: all
+  float eps;
+  const void* weight;
+  const float* bias;
+  const float* q_norm;  // kRotate: [head_dim] gains, or null
+  const float* k_norm;
+};
+
+struct Geometry {
+  int32_t heads, kv_heads;
+  int32_t head_dim;       // padded to 16
+  int32_t true_head_dim;
+  int32_t rotary_half;    // rotary pairs of a head
+  int32_t page_size;
+  int32_t kv_format;
+  int32_t vocab;
+  float query_scale;      // log2(e) / sqrt(true_head_dim)
+  char* kv;               // [layers][pages][keys | values][kv_heads][block...]
+  int64_t num_pages;
+};
+
+struct Step {
+  int32_t tokens, rows, samples, table_width;
+  const int64_t* token_ids;       // [tokens]
+  const int64_t* positions;       // [tokens]
+  const int64_t* kv_slots;        // [tokens]
+  const int64_t* logit_rows;      // [samples]
+  const int32_t* query_starts;    // [rows + 1]
+  const int32_t* context_lens;    // [rows]
+  const int32_t* page_table;      // [rows, table_width]
+  const float* rope;              // [rope_rows][2][rotary_half] cosines, then sines, of each position
+  int64_t rope_rows;
+  float* logits;                  // [samples, vocab]
+};
+
+// Copies rows of a matrix into a packed weight (packed.h). The target starts as zeros, and rows that
+// no job names stay so.
+struct PackJob {
+  const void* source;     // [rows, columns], rows contiguous
+  int32_t source_format;  // kF32 or kBF16
+  int32_t target_format;
+  int64_t rows, columns;
+  int64_t n, k;           // padded size of the target
+  int64_t offset;         // source row i goes to offset + i / block * stride + i % block
+  int64_t block, stride;
+  void* target;
+};
+
+}  // namespace radish

@@ -1,0 +1,165 @@
+// The step runtime: a model laid down once as a list of operations, executed by one call per step.
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#include "abi.h"
+#include "attention.h"
+#include "context.h"
+#include "linear.h"
+#include "memory.h"
+#include "packed.h"
+#include "pool.h"
+#include "rows.h"
+
+namespace radish {
+namespace {
+
+enum Status : int32_t { kOk = 0, kNoMemory = 1, kBadToken = 2, kBadPlace = 3 };
+
+class Program {
+ public:
+  Program(Pool& pool, const Geometry& geometry, const Op* ops, int64_t op_count, const int64_t* row_bytes,
+          int64_t buffer_count)
+      : pool_(pool), geometry_(geometry), ops_(ops, ops + op_count), scratches_(pool.threads()), claimed_(op_count) {
+    int64_t widest = 0;
+    for (int64_t i = 0; i < buffer_count; ++i) {
+      buffers_.push_back({row_bytes[i], Memory()});
+      widest = std::max(widest, row_bytes[i]);
+    }
+    const int64_t attention = geometry.kv_format == kF32 ? Attention<MulF32>::scratch_bytes(geometry.head_dim)
+                                                         : Attention<MulBF16>::scratch_bytes(geometry.head_dim);
+    for (Scratch& scratch : scratches_) {
+      scratch.norm.resize(widest);
+      scratch.attention.reserve(attention);
+    }
+  }
+
+  Status run(const Step& step) {
+    if (const Status status = check(step); status != kOk) return status;
+    for (Buffer& buffer : buffers_) buffer.memory.reserve(step.tokens * buffer.row_bytes);
+    const int64_t split = plan_attention(step);
+    for (auto& claimed : claimed_) claimed.store(0, std::memory_order_relaxed);
+    pool_.run([&](int thread) {
+      Context context{geometry_, step, buffers_, scratches_, items_, split, states_, nullptr, pool_, pool_.threads()};
+      for (size_t i = 0; i < ops_.size(); ++i) {
+        context.claimed = &claimed_[i];
+        execute(context, ops_[i], thread);
+        if (i + 1 < ops_.size()) pool_.barrier();
+      }
+    });
+    return kOk;
+  }
+
+ private:
+  static void execute(const Context& c, const Op& op, int thread) {
+    const bool wide = c.geometry.kv_format == kF32;
+    switch (op.kind) {
+      case kEmbed: return embed(c, op, thread);
+      case kNorm: return norm(c, op, thread);
+      case kQuantize: return quantize(c, op, thread);
+      case kRotate: return wide ? rotate<MulF32>(c, op, thread) : rotate<MulBF16>(c, op, thread);
+      case kAttend: return wide ? attend<MulF32>(c, op, thread) : attend<MulBF16>(c, op, thread);
+      case kLinear:
+        if (op.src_format == kQ8) return linear_q8(c, op, thread);
+        return op.src_format == kF32 ? linear<MulF32>(c, op, thread) : linear<MulBF16>(c, op, thread);
+    }
+  }
+
+  // Everything that becomes an address is checked, so a wrong batch is an error and not a wild write.
+  Status check(const Step& s) const {
+    const int64_t slots = geometry_.num_pages * geometry_.page_size;
+    for (int64_t t = 0; t < s.tokens; ++t) {
+      if (s.token_ids[t] < 0 || s.token_ids[t] >= geometry_.vocab) return kBadToken;
+      if (s.positions[t] < 0 || s.positions[t] >= s.rope_rows) return kBadPlace;
+      if (s.kv_slots[t] < 0 || s.kv_slots[t] >= slots) return kBadPlace;
+    }
+    for (int64_t i = 0; i < s.samples; ++i) {
+      if (s.logit_rows[i] < 0 || s.logit_rows[i] >= s.tokens) return kBadPlace;
+    }
+    if (s.query_starts[0] != 0 || s.query_starts[s.rows] != s.tokens) return kBadPlace;
+    for (int64_t r = 0; r < s.rows; ++r) {
+      const int length = s.query_starts[r + 1] - s.query_starts[r];
+      const int64_t pages = (s.context_lens[r] + geometry_.page_size - 1) / geometry_.page_size;
+      if (length < 0 || s.context_lens[r] < length || pages > s.table_width) return kBadPlace;
+      for (int64_t p = 0; p < pages; ++p) {
+        const int32_t page = s.page_table[r * s.table_width + p];
+        if (page < 0 || page >= geometry_.num_pages) return kBadPlace;
+      }
+    }
+    return kOk;
+  }
+
+  // Fills items_; returns Context::split_chunks.
+  int64_t plan_attention(const Step& step) {
+    const int group = geometry_.heads / geometry_.kv_heads;
+    int longest = 0;
+    items_.clear();
+    for (int r = 0; r < step.rows; ++r) {
+      const int queries = (step.query_starts[r + 1] - step.query_starts[r]) * group;
+      longest = std::max(longest, step.context_lens[r]);
+      // Later queries see more keys: the longest pieces go first.
+      for (int last = queries; last > 0; last -= kQueries) {
+        for (int h = 0; h < geometry_.kv_heads; ++h) items_.push_back({r, h, std::max(0, last - kQueries), last});
+      }
+    }
+    const int64_t count = static_cast<int64_t>(items_.size()), chunks = (longest + kChunk - 1) / kChunk;
+    if (pool_.threads() == 1 || chunks == 1 || count >= 4 * pool_.threads()) return 0;
+    states_.reserve(count * chunks * State::floats(kQueries, geometry_.head_dim) * sizeof(float));
+    return chunks;
+  }
+
+  Pool& pool_;
+  const Geometry geometry_;
+  const std::vector<Op> ops_;
+  std::vector<Buffer> buffers_;
+  std::vector<Scratch> scratches_;
+  std::vector<AttendItem> items_;
+  std::vector<std::atomic<int64_t>> claimed_;
+  Memory states_;
+};
+
+}  // namespace
+}  // namespace radish
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+// Sizes by which the caller checks that it describes the structs as this library does.
+int64_t radish_struct_bytes(int32_t which) {
+  const int64_t sizes[] = {sizeof(radish::Op), sizeof(radish::Geometry), sizeof(radish::Step), sizeof(radish::PackJob)};
+  return sizes[which];
+}
+
+void* radish_map(int64_t bytes) { return radish::map_memory(radish::whole_pages(bytes)); }
+void radish_unmap(void* memory, int64_t bytes) { munmap(memory, radish::whole_pages(bytes)); }
+
+void* radish_pool_create(int32_t threads) { return new (std::nothrow) radish::Pool(threads); }
+void radish_pool_destroy(void* pool) { delete static_cast<radish::Pool*>(pool); }
+
+int64_t radish_packed_bytes(int32_t format, int64_t n, int64_t k) {
+  return n / radish::kPanel * radish::panel_bytes(format, k);
+}
+void radish_pack(void* pool, const radish::PackJob* job) { radish::pack(*static_cast<radish::Pool*>(pool), *job); }
+
+void* radish_program_create(void* pool, const radish::Geometry* geometry, const radish::Op* ops, int64_t op_count,
+                            const int64_t* row_bytes, int64_t buffer_count) {
+  try {
+    return new radish::Program(*static_cast<radish::Pool*>(pool), *geometry, ops, op_count, row_bytes, buffer_count);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+void radish_program_destroy(void* program) { delete static_cast<radish::Program*>(program); }
+
+int32_t radish_program_run(void* program, const radish::Step* step) {
+  try {
+    return static_cast<radish::Program*>(program)->run(*step);
+  } catch (const std::bad_alloc&) {
+    return radish::kNoMemory;
+  }
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,191 @@
+// Operations on single rows of activations: embedding, norm, quantisation, rotary with KV write.
+#pragma once
+
+#include <cmath>
+
+#include "abi.h"
+#include "context.h"
+#include "packed.h"
+#include "vec.h"
+
+namespace radish {
+
+// A row of int8 activations: [k] values, [k / 64] float32 scales, [k / 64] int32 corrections. The
+// correction -128 * sum(values) takes back the 128 that stored weights are shifted by.
+struct Q8Row {
+  const int8_t* values;
+  const float* scales;
+  const int32_t* corrections;
+};
+
+inline Q8Row q8_row(const char* row, int64_t k) {
+  const float* scales = reinterpret_cast<const float*>(row + k);
+  return {reinterpret_cast<const int8_t*>(row), scales, reinterpret_cast<const int32_t*>(scales + k / kGroup)};
+}
+
+inline void quantize_row(const float* x, char* row, int64_t k) {
+  int8_t* values = reinterpret_cast<int8_t*>(row);
+  float* scales = reinterpret_cast<float*>(row + k);
+  int32_t* corrections = reinterpret_cast<int32_t*>(scales + k / kGroup);
+  for (int64_t group = 0; group < k / kGroup; ++group) {
+    F part[kGroup / kLanes];
+    F most = zero();
+    for (int i = 0; i < kGroup / kLanes; ++i) {
+      part[i] = load(x + group * kGroup + i * kLanes);
+      most = max(most, abs(part[i]));
+    }
+    const float scale = largest(most) / 127.0f;
+    const F inverse = splat(scale > 0.0f ? 1.0f / scale : 0.0f);
+    int32_t total = 0;
+    for (int i = 0; i < kGroup / kLanes; ++i) {
+      int8_t* place = values + group * kGroup + i * kLanes;
+      store_i8(place, max(min(part[i] * inverse, splat(127.0f)), splat(-127.0f)));
+      for (int j = 0; j < kLanes; ++j) total += place[j];
+    }
+    scales[group] = scale;
+    corrections[group] = -128 * total;
+  }
+}
+
+// Writes vector i of a row in a float format.
+inline void store_as(int32_t format, char* row, int64_t i, F x) {
+  if (format == kF32) {
+    store(reinterpret_cast<float*>(row) + i, x);
+  } else {
+    store_bf16(reinterpret_cast<uint16_t*>(row) + i, x);
+  }
+}
+
+inline void embed(const Context& c, const Op& op, int thread) {
+  const Range range = share(c.step.tokens, thread, c.threads);
+  for (int64_t t = range.begin; t < range.end; ++t) {
+    const int64_t id = c.step.token_ids[t];
+    float* out = c.row<float>(op.dst, t);
+    if (op.packed && op.src_format == kF32) {
+      unpack_row<float, 1>(op.weight, id, op.k, out);
+    } else if (op.packed) {
+      unpack_row<uint16_t, 2>(op.weight, id, op.k, out);
+    } else {
+      for (int64_t i = 0; i < op.columns; ++i) {
+        out[i] = op.src_format == kF32 ? static_cast<const float*>(op.weight)[id * op.columns + i]
+                                       : from_bf16(static_cast<const uint16_t*>(op.weight)[id * op.columns + i]);
+      }
+      for (int64_t i = op.columns; i < op.n; ++i) out[i] = 0.0f;
+    }
+  }
+}
+
+inline float inverse_rms(const float* x, int64_t padded, int64_t columns, float eps) {
+  F squares = zero();
+  for (int64_t i = 0; i < padded; i += kLanes) {
+    const F v = load(x + i);
+    squares = fma(v, v, squares);
+  }
+  return 1.0f / std::sqrt(sum(squares) / static_cast<float>(columns) + eps);
+}
+
+inline void norm(const Context& c, const Op& op, int thread) {
+  const Range range = share(c.rows(op), thread, c.threads);
+  const float* gain = static_cast<const float*>(op.weight);
+  float* scratch = c.scratch(thread).norm.data();
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const float* x = c.row<float>(op.src, op.gather ? c.step.logit_rows[i] : i);
+    char* out = c.row<char>(op.dst, i);
+    const F scale = splat(inverse_rms(x, op.n, op.columns, op.eps));
+    for (int64_t j = 0; j < op.n; j += kLanes) {
+      const F y = load(x + j) * scale * load(gain + j);
+      if (op.dst_format == kQ8) {
+        store(scratch + j, y);
+      } else {
+        store_as(op.dst_format, out, j, y);
+      }
+    }
+    if (op.dst_format == kQ8) quantize_row(scratch, out, op.n);
+  }
+}
+
+inline void quantize(const Context& c, const Op& op, int thread) {
+  const Range range = share(c.rows(op), thread, c.threads);
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    quantize_row(c.row<float>(op.src, i), c.row<char>(op.dst, i), op.n);
+  }
+}
+
+// Norms (when there is a gain) and rotates one head in place; pairs are (i, i + rotary_half).
+inline void rotate_head(const Geometry& g, float* x, const float* gain, float eps, const float* angles) {
+  if (gain != nullptr) {
+    const F scale = splat(inverse_rms(x, g.head_dim, g.true_head_dim, eps));
+    for (int i = 0; i < g.head_dim; i += kLanes) store(x + i, load(x + i) * scale * load(gain + i));
+  }
+  const float *cosines = angles, *sines = angles + g.rotary_half;
+  for (int i = 0; i < g.rotary_half; ++i) {
+    const float a = x[i], b = x[i + g.rotary_half];
+    x[i] = a * cosines[i] - b * sines[i];
+    x[i + g.rotary_half] = b * cosines[i] + a * sines[i];
+  }
+}
+
+template <class Mul>
+inline typename Mul::T narrow(float x) {
+  if constexpr (Mul::kPack == 1) {
+    return x;
+  } else {
+    return to_bf16(x);
+  }
+}
+
+// Puts one head of one token into its page (pages.h tells the layout).
+template <class Mul>
+inline void write_kv(const Pages<Mul>& pages, int layer, int64_t slot, int kv_head, const float* key,
+                     const float* value) {
+  using T = typename Mul::T;
+  constexpr int kPack = Mul::kPack;
+  const int64_t page = slot / pages.page_size, offset = slot % pages.page_size;
+  const int64_t block = offset / pages.block, lane = offset % pages.block;
+  T* keys = pages.keys(layer, page, kv_head) + block * pages.block * pages.head_dim;
+  T* values = pages.values(layer, page, kv_head) + block * pages.block * pages.head_dim;
+  const int64_t value_pack = pages.value_pack();
+  T rounded[2][kLanes];
+  for (int64_t i = 0; i < pages.head_dim; i += kLanes) {
+    if constexpr (kPack == 1) {
+      store(rounded[0], load(key + i));
+      store(rounded[1], load(value + i));
+    } else {
+      store_bf16(rounded[0], load(key + i));
+      store_bf16(rounded[1], load(value + i));
+    }
+    for (int64_t d = i; d < i + kLanes; ++d) {
+      keys[(d / kPack * pages.block + lane) * kPack + d % kPack] = rounded[0][d - i];
+      values[(lane / value_pack * pages.head_dim + d) * value_pack + lane % value_pack] = rounded[1][d - i];
+    }
+  }
+}
+
+template <class Mul>
+inline void rotate(const Context& c, const Op& op, int thread) {
+  const Geometry& g = c.geometry;
+  const Pages<Mul> pages(g);
+  const Range range = share(c.step.tokens, thread, c.threads);
+  const F scale = splat(g.query_scale);
+  for (int64_t t = range.begin; t < range.end; ++t) {
+    float* qkv = c.row<float>(op.src, t);
+    char* queries = c.row<char>(op.dst, t);
+    const float* angles = c.step.rope + c.step.positions[t] * 2 * g.rotary_half;
+    for (int h = 0; h < g.heads; ++h) {
+      float* head = qkv + static_cast<int64_t>(h) * g.head_dim;
+      rotate_head(g, head, op.q_norm, op.eps, angles);
+      for (int i = 0; i < g.head_dim; i += kLanes) {
+        store_as(g.kv_format, queries, static_cast<int64_t>(h) * g.head_dim + i, load(head + i) * scale);
+      }
+    }
+    float* keys = qkv + static_cast<int64_t>(g.heads) * g.head_dim;
+    const float* values = keys + static_cast<int64_t>(g.kv_heads) * g.head_dim;
+    for (int h = 0; h < g.kv_heads; ++h) {
+      float* key = keys + static_cast<int64_t>(h) * g.head_dim;
+      rotate_head(g, key, op.k_norm, op.eps, angles);
+      write_kv(pages, op.layer, c.step.kv_slots[t], h, key, values + static_cast<int64_t>(h) * g.head_dim);
+    }
+  }
+}
+
+}  // namespace radish

@@ -1,0 +1,58 @@
+// The vector type and products of the instruction set this library is built for, and what is the same on all.
+#pragma once
+
+#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
+#include "vec_avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__)
+#include "vec_avx2.h"
+#else
+#include "vec_portable.h"
+#endif
+
+namespace radish {
+
+constexpr int kLanes = 16;
+
+// 2^x. Exactly 0 below -126 (masked scores are -inf), saturating above 126. Relative error 2e-7:
+// Taylor terms of 2^f on [-1/2, 1/2] to the seventh.
+inline F exp2(F x) {
+  const F bounded = max(min(x, splat(126.0f)), splat(-126.0f));
+  const F whole = nearest(bounded);
+  const F f = bounded - whole;
+  F y = splat(1.5252734e-5f);
+  y = fma(y, f, splat(1.5403530e-4f));
+  y = fma(y, f, splat(1.3333558e-3f));
+  y = fma(y, f, splat(9.6181291e-3f));
+  y = fma(y, f, splat(5.5504109e-2f));
+  y = fma(y, f, splat(2.4022651e-1f));
+  y = fma(y, f, splat(6.9314718e-1f));
+  y = fma(y, f, splat(1.0f));
+  return zero_below(scale2(y, whole), x, -126.0f);
+}
+
+inline F silu(F x) { return x / (splat(1.0f) + exp2(x * splat(-1.44269504f))); }
+
+// acc[m][j] += sum over steps of a row m . line j. Each accumulator adds its products in the order of
+// the steps whatever MR and NB are: what makes a row's result independent of the rows beside it.
+template <class Mul, bool kPrefetch, int MR, int NB>
+[[gnu::always_inline]] inline void accumulate(F (&acc)[MR][NB], const typename Mul::T* a, int64_t row_stride,
+                                              const typename Mul::T* const (&b)[NB], int64_t step_stride,
+                                              int64_t steps) {
+  constexpr int64_t kAhead = 4096 / sizeof(typename Mul::T);  // bytes a stream of weights is fetched ahead
+  for (int64_t s = 0; s < steps; ++s) {
+    typename Mul::Line line[NB];
+#pragma GCC unroll 8
+    for (int j = 0; j < NB; ++j) {
+      line[j] = Mul::line(b[j] + s * step_stride);
+      if constexpr (kPrefetch) prefetch(b[j] + s * step_stride + kAhead);
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < MR; ++m) {
+      const auto x = Mul::broadcast(a + m * row_stride + s * Mul::kPack);
+#pragma GCC unroll 8
+      for (int j = 0; j < NB; ++j) acc[m][j] = Mul::dot(acc[m][j], x, line[j]);
+    }
+  }
+}
+
+}  // namespace radish

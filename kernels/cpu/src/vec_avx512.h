@@ -1,0 +1,109 @@
+// Sixteen float lanes in one AVX-512 register; bf16 dot products by AVX512-BF16, int8 by VNNI.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace radish {
+
+struct F {
+  __m512 v;
+};
+
+// Registers a tile of a matrix product may take: rows x vectors of accumulators.
+constexpr int kTileRows = 6;
+constexpr int kTileVectors = 4;
+
+inline F zero() { return {_mm512_setzero_ps()}; }
+inline F splat(float x) { return {_mm512_set1_ps(x)}; }
+inline F load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, F x) { _mm512_storeu_ps(p, x.v); }
+inline void store_first(float* p, F x, int n) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), x.v);
+}
+inline F operator+(F a, F b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F operator-(F a, F b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F operator*(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F operator/(F a, F b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline F max(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F min(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F abs(F a) { return {_mm512_abs_ps(a.v)}; }
+inline float sum(F x) { return _mm512_reduce_add_ps(x.v); }
+inline float largest(F x) { return _mm512_reduce_max_ps(x.v); }
+
+// Lanes [low, high) of x; `other` in the rest.
+inline F keep(F x, int low, int high, float other) {
+  const uint32_t below_high = high >= 16 ? 0xffffu : high <= 0 ? 0u : (1u << high) - 1;
+  const uint32_t below_low = low >= 16 ? 0xffffu : low <= 0 ? 0u : (1u << low) - 1;
+  return {_mm512_mask_blend_ps(static_cast<__mmask16>(below_high & ~below_low), _mm512_set1_ps(other), x.v)};
+}
+
+// 2^n for the whole number n in each lane, times x.
+inline F scale2(F x, F n) { return {_mm512_scalef_ps(x.v, n.v)}; }
+inline F nearest(F x) { return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline F zero_below(F x, F test, float bound) {
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(test.v, _mm512_set1_ps(bound), _CMP_GE_OQ), x.v)};
+}
+
+inline F load_bf16(const uint16_t* p) {
+  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
+}
+inline void store_bf16(uint16_t* p, F x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.v)));
+}
+// Lanes rounded to the nearest whole number (ties to even), which must fit int8.
+inline void store_i8(int8_t* p, F x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
+}
+
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+// acc[lane] += a . b[lane] over one element (float32), two (bf16).
+struct MulF32 {
+  using T = float;
+  using Line = __m512;
+  using Broadcast = __m512;
+  static constexpr int kPack = 1;
+  static Line line(const T* p) { return _mm512_loadu_ps(p); }
+  static Broadcast broadcast(const T* p) { return _mm512_set1_ps(*p); }
+  static F dot(F acc, Broadcast a, Line b) { return {_mm512_fmadd_ps(a, b, acc.v)}; }
+};
+
+struct MulBF16 {
+  using T = uint16_t;
+  using Line = __m512bh;
+  using Broadcast = __m512bh;
+  static constexpr int kPack = 2;
+  static Line line(const T* p) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p)); }
+  static Broadcast broadcast(const T* p) {
+    int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+  }
+  static F dot(F acc, Broadcast a, Line b) { return {_mm512_dpbf16_ps(acc.v, a, b)}; }
+};
+
+// Four int8 products a lane and step. Weights are stored as w + 128 in uint8 (what VNNI multiplies
+// with int8); the accumulator starts from the activations' correction, -128 * their sum.
+struct I {
+  __m512i v;
+};
+
+struct MulQ8 {
+  using Line = __m512i;
+  using Broadcast = __m512i;
+  static Line line(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  static Broadcast broadcast(const int8_t* p) {
+    int32_t quad;
+    __builtin_memcpy(&quad, p, sizeof quad);
+    return _mm512_set1_epi32(quad);
+  }
+  static I start(int32_t correction) { return {_mm512_set1_epi32(correction)}; }
+  static I dot(I acc, Broadcast a, Line b) { return {_mm512_dpbusd_epi32(acc.v, b, a)}; }
+  static F to_float(I acc) { return {_mm512_cvtepi32_ps(acc.v)}; }
+};
+
+}  // namespace radish

@@ -1,0 +1,183 @@
+// Sixteen float lanes as a plain array, for any processor: the compiler makes of it what it can.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace radish {
+
+struct F {
+  float v[16];
+};
+
+constexpr int kTileRows = 1;
+constexpr int kTileVectors = 2;
+
+template <class Function>
+inline F each(Function function) {
+  F result;
+  for (int i = 0; i < 16; ++i) result.v[i] = function(i);
+  return result;
+}
+
+inline F splat(float x) {
+  return each([&](int) { return x; });
+}
+inline F zero() { return splat(0.0f); }
+inline F load(const float* p) {
+  return each([&](int i) { return p[i]; });
+}
+inline void store(float* p, const F& x) { std::memcpy(p, x.v, sizeof x.v); }
+inline void store_first(float* p, const F& x, int n) { std::memcpy(p, x.v, n * sizeof(float)); }
+inline F operator+(const F& a, const F& b) {
+  return each([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline F operator-(const F& a, const F& b) {
+  return each([&](int i) { return a.v[i] - b.v[i]; });
+}
+inline F operator*(const F& a, const F& b) {
+  return each([&](int i) { return a.v[i] * b.v[i]; });
+}
+inline F operator/(const F& a, const F& b) {
+  return each([&](int i) { return a.v[i] / b.v[i]; });
+}
+inline F fma(const F& a, const F& b, const F& c) {
+  return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
+}
+inline F max(const F& a, const F& b) {
+  return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline F min(const F& a, const F& b) {
+  return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline F abs(const F& a) {
+  return each([&](int i) { return std::fabs(a.v[i]); });
+}
+inline float sum(const F& x) {
+  float total = 0.0f;
+  for (int i = 0; i < 16; ++i) total += x.v[i];
+  return total;
+}
+inline float largest(const F& x) {
+  float result = x.v[0];
+  for (int i = 1; i < 16; ++i) result = x.v[i] > result ? x.v[i] : result;
+  return result;
+}
+
+// Lanes [low, high) of x; `other` in the rest.
+inline F keep(const F& x, int low, int high, float other) {
+  return each([&](int i) { return i >= low && i < high ? x.v[i] : other; });
+}
+
+// 2^n for the whole number n in each lane (-126..127), times x.
+inline F scale2(const F& x, const F& n) {
+  return each([&](int i) {
+    const uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(n.v[i]) + 127) << 23;
+    float power;
+    std::memcpy(&power, &bits, sizeof power);
+    return x.v[i] * power;
+  });
+}
+inline F nearest(const F& x) {
+  return each([&](int i) { return std::nearbyint(x.v[i]); });
+}
+inline F zero_below(const F& x, const F& test, float bound) {
+  return each([&](int i) { return test.v[i] >= bound ? x.v[i] : 0.0f; });
+}
+
+inline float widen_bf16(uint16_t half) {
+  const uint32_t bits = static_cast<uint32_t>(half) << 16;
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+inline F load_bf16(const uint16_t* p) {
+  return each([&](int i) { return widen_bf16(p[i]); });
+}
+inline void store_bf16(uint16_t* p, const F& x) {
+  for (int i = 0; i < 16; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, &x.v[i], sizeof bits);
+    p[i] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // nearest even
+  }
+}
+// Lanes rounded to the nearest whole number (ties to even), which must fit int8.
+inline void store_i8(int8_t* p, const F& x) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(std::nearbyint(x.v[i]));
+}
+
+inline void prefetch(const void* p) { __builtin_prefetch(p); }
+
+// acc[lane] += a . b[lane] over one element (float32), two (bf16).
+struct MulF32 {
+  using T = float;
+  using Line = F;
+  using Broadcast = float;
+  static constexpr int kPack = 1;
+  static Line line(const T* p) { return load(p); }
+  static Broadcast broadcast(const T* p) { return *p; }
+  static F dot(const F& acc, Broadcast a, const Line& b) {
+    return each([&](int i) { return acc.v[i] + a * b.v[i]; });
+  }
+};
+
+struct MulBF16 {
+  using T = uint16_t;
+  struct Line {
+    uint32_t v[16];
+  };
+  struct Broadcast {
+    float even, odd;
+  };
+  static constexpr int kPack = 2;
+  static Line line(const T* p) {
+    Line result;
+    std::memcpy(result.v, p, sizeof result.v);
+    return result;
+  }
+  static Broadcast broadcast(const T* p) { return {widen_bf16(p[0]), widen_bf16(p[1])}; }
+  static F dot(const F& acc, const Broadcast& a, const Line& b) {
+    return each([&](int i) {
+      const uint32_t low = b.v[i] << 16, high = b.v[i] & 0xffff0000u;
+      float even, odd;
+      std::memcpy(&even, &low, sizeof even);
+      std::memcpy(&odd, &high, sizeof odd);
+      return acc.v[i] + a.odd * odd + a.even * even;
+    });
+  }
+};
+
+// Four int8 products a lane and step; weights are stored as w + 128 in uint8.
+struct I {
+  int32_t v[16];
+};
+
+struct MulQ8 {
+  struct Line {
+    uint8_t v[64];
+  };
+  using Broadcast = const int8_t*;
+  static Line line(const uint8_t* p) {
+    Line result;
+    std::memcpy(result.v, p, sizeof result.v);
+    return result;
+  }
+  static Broadcast broadcast(const int8_t* p) { return p; }
+  static I start(int32_t correction) {
+    I result;
+    for (int i = 0; i < 16; ++i) result.v[i] = correction;
+    return result;
+  }
+  static I dot(I acc, Broadcast a, const Line& b) {
+    for (int i = 0; i < 16; ++i) {
+      for (int k = 0; k < 4; ++k) acc.v[i] += a[k] * b.v[4 * i + k];
+    }
+    return acc;
+  }
+  static F to_float(const I& acc) {
+    return each([&](int i) { return static_cast<float>(acc.v[i]); });
+  }
+};
+
+}  // namespace radish
