@@ -1,0 +1,85 @@
+"""Logits to tokens, for every row of a step that samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.batch import Batch, Masks, SampleRow
+from engine.drawing import draw, uniform
+from engine.logprobs import RawLogprobs
+from engine.penalties import Penalties
+from engine.stream import TokenLogprob
+
+_IMPOSSIBLE = -float("inf")
+_GREEDY_BELOW = 1e-5
+"""Temperatures under which the likeliest token is certain, to float32."""
+
+
+class Sampler:
+    """Chooses the next token of each row.
+
+    In order: penalties, logit bias, forbidden ids, grammar mask; then the likeliest token at
+    temperature 0, else temperature, top-k, top-p, min-p and a draw. To be used by one thread.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._penalties = Penalties()
+
+    def sample(self, logits: Tensor, batch: Batch) -> tuple[Tensor, list[TokenLogprob | None]]:
+        """Sample every row of `batch.samples`; waits for `batch.masks` once nothing else is left.
+
+        Args:
+            logits: [S, V] float32; overwritten.
+            batch: the step the logits are of.
+
+        Returns:
+            Token ids [S] int64 on the device of `logits`, -1 for a row whose maximum is not finite
+            (a NaN, or nothing allowed); and log-probabilities where they are wanted, [S].
+        """
+        rows = batch.samples
+        self._penalties.release(batch.released)
+        logprobs = RawLogprobs(logits, rows)
+        for row_logits, row in zip(logits, rows, strict=True):
+            self._adjust(row_logits, row)
+        masks = batch.masks.result() if batch.masks is not None else None
+        if masks is not None:
+            self._mask(logits, masks)
+        ids = self._choose(logits, rows)
+        host_ids = ids.tolist()
+        for token_id, row in zip(host_ids, rows, strict=True):
+            if row.params.has_penalties:
+                self._penalties.record(row, token_id)
+        return ids, logprobs.of(host_ids)
+
+    def _adjust(self, logits: Tensor, row: SampleRow) -> None:
+        """Apply to one row ([V], in place) what depends on its own parameters and history."""
+        if row.params.has_penalties:
+            self._penalties.apply(logits, row)
+        if row.params.logit_bias:
+            biased = torch.tensor(list(row.params.logit_bias), device=logits.device)
+            logits[biased] += torch.tensor(list(row.params.logit_bias.values()), device=logits.device)
+        if row.forbidden:
+            logits[torch.tensor(list(row.forbidden), device=logits.device)] = _IMPOSSIBLE
+
+    def _mask(self, logits: Tensor, masks: Masks) -> None:
+        """Rule out (in place) the tokens whose bit is not set."""
+        bits = masks.bits.astype("<i4", copy=False).view(np.uint8)
+        for row, row_bits in zip(masks.rows.tolist(), bits, strict=True):
+            allowed = np.unpackbits(row_bits, count=self._vocab_size, bitorder="little")
+            ruled_out = torch.from_numpy(allowed == 0).to(logits.device)
+            logits[row].masked_fill_(ruled_out, _IMPOSSIBLE)
+
+    def _choose(self, logits: Tensor, rows: list[SampleRow]) -> Tensor:
+        """The likeliest token of each greedy row, a drawn one of each other; [S]."""
+        highest, ids = logits.max(dim=-1)
+        usable = highest.isfinite()
+        ids[~usable] = -1
+        drawn = [i for i, row in enumerate(rows) if row.params.temperature >= _GREEDY_BELOW]
+        for i, is_usable in zip(drawn, usable[drawn].tolist(), strict=True):
+            if is_usable:
+                noise = uniform(rows[i].seed, rows[i].position)
+                ids[i] = draw(logits[i], rows[i].params, noise)
+        return ids
