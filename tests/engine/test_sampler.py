@@ -102,7 +102,7 @@ def test_a_step_without_sampling_rows_gives_nothing() -> None:
 def expected_probabilities(logits: Tensor, fields: SamplingParams) -> npt.NDArray[np.float64]:
     """What `transformers` would sample from: its warpers in its order."""
     scores = logits[None].double()
-    ids = torch.zeros(1, 1, dtype=torch.int64)
+    ids: Any = torch.zeros(1, 1, dtype=torch.int64)  # the warpers are annotated with the legacy LongTensor
     scores = TemperatureLogitsWarper(fields.temperature)(ids, scores)
     if fields.top_k:
         scores = TopKLogitsWarper(fields.top_k)(ids, scores)
@@ -244,13 +244,17 @@ def test_penalties_count_each_token_once_whatever_the_engine_does(data: st.DataO
         ids, _ = sampler.sample(logits, batch([row]))  # leaves the adjusted logits behind
         torch.testing.assert_close(logits[0], expected)
         tokens.append(int(ids[0]))
-        event = data.draw(st.sampled_from(["late", "read", "force", "replace", "cut"]))
+        was_late = known < len(tokens) - 1
+        event = data.draw(st.sampled_from(["late", "read", "force", "replace", "cut", "rewrite"]))
         known = len(tokens) - (event == "late")
         if event == "force":
             tokens += data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=70))
             known = len(tokens)
         elif event == "replace":
             tokens[-1] = data.draw(st.integers(0, 9))
+        elif event == "rewrite" and was_late:
+            tokens[-2:] = [data.draw(st.integers(0, 9))]
+            known = len(tokens)
         elif event == "cut":
             del tokens[data.draw(st.integers(len(prompt), len(tokens))) :]
             known = len(tokens)
