@@ -220,7 +220,7 @@ class _Connection(asyncio.Protocol):
             self._end(error)
 
     def on_message_complete(self) -> None:
-        self.reusable = self._parser.should_keep_alive()
+        self.reusable &= self._parser.should_keep_alive()
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 

@@ -18,12 +18,14 @@ from prometheus_client.metrics_core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
+    SummaryMetricFamily,
 )
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from engine.engine import Engine
 from engine.stats import Histogram, Load, Stats
+from grammars.compiler import Compiler
 
 # Metric, attribute of Stats, meaning.
 _COUNTERS = (
@@ -89,6 +91,7 @@ class _EngineCollector(Collector):
         yield from self._gauges(load)
         yield from self._counters(stats)
         yield from self._histograms(stats)
+        yield from self._grammars(self._engine.compiler)
 
     def _gauges(self, load: Load) -> Iterator[Metric]:
         pages = load.pages
@@ -117,9 +120,7 @@ class _EngineCollector(Collector):
 
     def _counters(self, stats: Stats) -> Iterator[Metric]:
         for name, attribute, help_ in _COUNTERS:
-            family = CounterMetricFamily(name, help_, labels=list(self._labels))
-            family.add_metric(list(self._labels.values()), getattr(stats, attribute))
-            yield family
+            yield self._counter(name, help_, getattr(stats, attribute))
         for name, help_, label, values in (
             ("vllm:request_success", "Sequences that ended, by reason.", "finished_reason", stats.finished),
             ("radish:requests_rejected", "Requests refused, by reason.", "reason", stats.rejected),
@@ -140,6 +141,27 @@ class _EngineCollector(Collector):
         for part in _STEP_PARTS:
             _add(steps, [*self._labels.values(), part], getattr(stats, f"step_{part}"))
         yield steps
+
+    def _grammars(self, compiler: Compiler) -> Iterator[Metric]:
+        yield self._gauge("radish:grammar_cache_bytes", "Memory of cached grammars.", compiler.cached_bytes)
+        for name, help_, count in (
+            ("radish:grammar_cache_hits", "Constraints whose grammar was cached.", compiler.num_hits),
+            ("radish:grammars_refused", "Constraints that cannot be enforced.", compiler.num_refused),
+        ):
+            yield self._counter(name, help_, count)
+        compiled = SummaryMetricFamily(
+            "radish:grammar_compile_seconds",
+            "Time spent on compiling constraints, refused ones too.",
+            labels=list(self._labels),
+        )
+        count = compiler.num_compiled + compiler.num_refused
+        compiled.add_metric(list(self._labels.values()), count, compiler.compile_seconds)
+        yield compiled
+
+    def _counter(self, name: str, help_: str, value: float) -> Metric:
+        family = CounterMetricFamily(name, help_, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), value)
+        return family
 
     def _gauge(self, name: str, help_: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, help_, labels=list(self._labels))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -57,7 +57,7 @@ class Conversation:
         """Forget what was said."""
         self.messages = [{"role": "system", "content": system}] if system else []
 
-    def ask(self, text: str) -> Iterator[str]:
+    def ask(self, text: str) -> Generator[str]:
         """Say `text`; yields the answer as it comes.
 
         An answer that is not read to its end is kept as far as it was read.
@@ -68,7 +68,7 @@ class Conversation:
         self.messages.append({"role": "user", "content": text})
         answer = ""
         try:
-            for piece in self._stream():
+            for piece in filter(None, self._stream()):
                 answer += piece
                 yield piece
         finally:

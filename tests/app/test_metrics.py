@@ -13,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.metrics import render
 from engine.engine import Engine
 from engine.errors import InvalidRequestError, QueueFullError
+from grammars.base import GrammarError
+from grammars.spec import Constraint
 from tests.fakes import FakeRunner, collect, fake_engine, generate_request, say
 
 # The series that vLLM's published Grafana dashboards query.
@@ -202,3 +204,18 @@ async def test_dashboards_made_for_vllm_find_their_series() -> None:
             assert sample.labels["model_name"] == "fake"
             assert sample.labels["engine"] == "0"
     assert scrape.value("vllm:cache_config_info", block_size="4", num_gpu_blocks="64") == 1
+
+
+async def test_grammars_are_counted_where_they_are_compiled() -> None:
+    async with running() as (engine, _):
+        constraint = Constraint(kind="json_schema", spec='{"type": "integer"}')
+        await engine.compiler.compile(constraint)
+        await engine.compiler.compile(constraint)
+        with pytest.raises(GrammarError):
+            await engine.compiler.compile(Constraint(kind="json_schema", spec='{"type": 3}'))
+        scrape = Scrape(engine)
+    assert scrape.value("radish:grammar_compile_seconds_count") == 2
+    assert scrape.value("radish:grammar_compile_seconds_sum") == engine.compiler.compile_seconds > 0
+    assert scrape.value("radish:grammar_cache_hits_total") == 1
+    assert scrape.value("radish:grammars_refused_total") == 1
+    assert scrape.value("radish:grammar_cache_bytes") == engine.compiler.cached_bytes > 0
