@@ -1,0 +1,91 @@
+"""The shipped model through the whole engine: sharing, batching and preemption change no text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from engine.config import Config
+from engine.engine import Engine
+from engine.load import load_engine
+from engine.request import Request
+from tests.fakes import assert_quiet, collect, generate_request
+
+SYSTEM = (
+    "You are a patient teacher. Answer in two or three plain sentences, name one example, and never "
+    "use a word that a child of ten would not know."
+)
+QUESTIONS = [
+    *("Why is the sky blue?", "What is a whale?", "How do bees make honey?", "Who was Ada Lovelace?"),
+    *("What is rust?", "Why do we sleep?", "How does a lock work?", "What is the capital of France?"),
+]
+MAX_TOKENS = 16
+
+
+@pytest.fixture(scope="module")
+async def engine() -> AsyncIterator[Engine]:
+    engine = load_engine(Config(dtype="float32", kv_memory=256), lambda stage, fraction: None)
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+@pytest.fixture(scope="module")
+async def alone(engine: Engine) -> list[str]:
+    """The text of each question, asked alone with nothing cached."""
+    answers = []
+    for question in QUESTIONS:
+        engine.flush_cache()
+        answers += await texts([submit(engine, question)])
+    return answers
+
+
+def prompt(engine: Engine, question: str, system: str = SYSTEM) -> list[int]:
+    text = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n"
+    return engine.tokenizer.encode(f"{text}<|im_start|>assistant\n", add_special=False, parse_special=True)
+
+
+def submit(engine: Engine, question: str, **params: float) -> Request:
+    wanted = generate_request(
+        prompt(engine, question), max_tokens=MAX_TOKENS, ignore_eos=True, **{"temperature": 0.0, **params}
+    )
+    return engine.submit(wanted, request_id=question)
+
+
+async def texts(requests: list[Request]) -> list[str]:
+    return [output.text for (output,) in await asyncio.gather(*map(collect, requests))]
+
+
+async def test_greedy_text_is_the_same_batched_cold_and_warm(engine: Engine, alone: list[str]) -> None:
+    assert "Paris" in alone[-1]
+    engine.flush_cache()
+    cold = await texts([submit(engine, QUESTIONS[n % 8]) for n in range(32)])
+    assert cold == alone * 4
+    warm = [submit(engine, question) for question in QUESTIONS]
+    assert await texts(warm) == alone
+    assert all(request.cached_tokens >= request.prompt_tokens - 17 for request in warm)
+    assert_quiet(engine)
+
+
+async def test_preempted_requests_say_the_same(alone: list[str]) -> None:
+    config = Config(dtype="float32", kv_memory=8, max_batch_tokens=64)
+    small = load_engine(config, lambda stage, fraction: None)
+    await small.start()
+    try:
+        assert await texts([submit(small, question) for question in QUESTIONS]) == alone
+        assert small.stats.preemptions > 0
+        assert_quiet(small)
+    finally:
+        await small.stop()
+
+
+async def test_a_seed_gives_one_text_whatever_runs_beside_it(engine: Engine) -> None:
+    (alone,) = await texts([submit(engine, QUESTIONS[0], temperature=1.0, seed=7, top_p=0.9)])
+    crowd = [submit(engine, question, temperature=1.0, seed=n) for n, question in enumerate(QUESTIONS)]
+    again = submit(engine, QUESTIONS[0], temperature=1.0, seed=7, top_p=0.9)
+    other = submit(engine, QUESTIONS[0], temperature=1.0, seed=8, top_p=0.9)
+    same, different = (await texts([*crowd, again, other]))[-2:]
+    assert same == alone
+    assert different != alone
