@@ -27,7 +27,7 @@ from engine.batch import Batch, Masks, Runner, StepOutput
 from engine.config import Config
 from engine.detokenizer import Detokenizer
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
-from engine.outputs import accept_token
+from engine.outputs import accept_token, append_forced_tokens
 from engine.page_pool import PagePool
 from engine.prefix_tree import PrefixTree
 from engine.request import GenerateRequest, Request, Sequence
@@ -41,6 +41,7 @@ from grammars.compiler import Compiler
 _log = logging.getLogger("radish.engine")
 
 _LAG_PERIOD_S = 0.1
+_FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +282,8 @@ class Engine:
     def _launch(self, flight: _Step | None) -> _Step | None:
         """Plan the next step and hand it to the worker; None if there is nothing to run."""
         self._work.clear()
+        if flight is not None and self._pays_to_read_first():
+            return None
         started = time.perf_counter()
         plan = self._scheduler.plan()
         if plan is None:
@@ -297,6 +300,16 @@ class Engine:
         self.stats.step_plan.observe(time.perf_counter() - started)
         output = asyncio.get_running_loop().run_in_executor(self._worker, self._runner.run, batch)
         return _Step(plan, batch, [row for row in plan.rows.values() if row.samples], output)
+
+    def _pays_to_read_first(self) -> bool:
+        """Whether to land the step in flight before planning the next one.
+
+        A token may let its grammar dictate the ones after it. Known in time, they join the next step;
+        learned while that step is in flight, they cost one more. With few sequences, all of them under
+        a grammar, a saved step is worth more than the overlap.
+        """
+        running = self._scheduler.running.values()
+        return len(running) <= _FEW and all(sequence.matcher is not None for sequence in running)
 
     async def _land(self, step: _Step) -> None:
         """Wait for a step and give its tokens out."""
@@ -316,16 +329,17 @@ class Engine:
         now = time.monotonic()
         for row, token_id, logprob in zip(step.sampling, output.token_ids, output.logprobs, strict=True):
             sequence = row.sequence
-            sequence.pending -= 1
-            if sequence.finish_reason is not None:
+            if not sequence.take_sample():
                 self.stats.discarded_tokens += 1
                 continue
             update = accept_token(sequence, token_id, logprob, self.tokenizer.eos_ids)
+            if update.finish_reason is None:
+                append_forced_tokens(sequence, update, self.tokenizer.eos_ids)
             if update.token_ids:
-                self.stats.record_token(sequence, now)
+                self.stats.record_tokens(sequence, len(update.token_ids), now)
             if update.finish_reason is not None:
                 self._finish(sequence, update)
-            elif update.text or update.logprobs or update.token_ids:
+            else:
                 sequence.request.stream.put(update)
         self.stats.step_commit.observe(time.perf_counter() - started)
 
@@ -334,7 +348,8 @@ class Engine:
         _log.error("a step of %d tokens failed", len(step.batch.token_ids), exc_info=error)
         for row in step.plan.rows.values():
             sequence = row.sequence
-            sequence.pending -= row.samples
+            if row.samples:
+                sequence.take_sample()
             if sequence.finish_reason is None:
                 update = Update(index=sequence.index, finish_reason="error", error="the forward pass failed")
                 self._finish(sequence, update)
@@ -349,7 +364,7 @@ class Engine:
         bits = np.zeros((len(step.sampling), -(-self.vocab_size // 32)), np.int32)
         for index, row in enumerate(step.sampling):
             sequence = row.sequence
-            if sequence.matcher is None or sequence.finish_reason is not None:
+            if sequence.matcher is None or sequence.superseded or sequence.finish_reason is not None:
                 continue
             assert sequence.matcher.num_tokens == row.stop - sequence.num_prompt, "mask of another step"
             try:

@@ -34,6 +34,21 @@ def accept_token(
     return update
 
 
+def append_forced_tokens(sequence: Sequence, update: Update, eos_ids: frozenset[int]) -> None:
+    """Append the tokens that the grammar leaves no choice about, and their text to `update`.
+
+    They are run as one chunk instead of one step each. A sequence that wants log-probabilities gets
+    none appended: only sampling gives those.
+    """
+    if sequence.matcher is None or sequence.params.logprobs is not None:
+        return
+    for token_id in sequence.matcher.forced_tokens()[: sequence.params.max_tokens]:
+        sequence.supersede_samples()
+        update.merge(accept_token(sequence, token_id, None, eos_ids))
+        if update.finish_reason is not None:
+            return
+
+
 def _ends(sequence: Sequence, token_id: int, update: Update, eos_ids: frozenset[int]) -> bool:
     """Whether the token itself ends the sequence; notes the reason in `update`."""
     params = sequence.params

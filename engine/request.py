@@ -65,6 +65,8 @@ class Sequence:
 
     pending: int = 0
     """How many tokens after `tokens` are sampled but unread."""
+    superseded: int = 0
+    """How many samples in flight are to be thrown away, because the grammar dictated those tokens."""
     computed: int = 0
     scheduled: int = 0
     pages: list[int] = field(default_factory=list)
@@ -88,6 +90,19 @@ class Sequence:
     def length(self) -> int:
         """Known and pending tokens."""
         return len(self.tokens) + self.pending
+
+    def take_sample(self) -> bool:
+        """A sample was read back; False if it is to be thrown away."""
+        if self.superseded:
+            self.superseded -= 1
+            return False
+        self.pending -= 1
+        return self.finish_reason is None
+
+    def supersede_samples(self) -> None:
+        """Throw away the samples in flight: the tokens in their places are known from elsewhere."""
+        self.superseded += self.pending
+        self.pending = 0
 
     @property
     def unscheduled(self) -> int:

@@ -114,10 +114,10 @@ class Stats:
         self.request_max_tokens = Histogram(_REQUEST_TOKENS)
         self.request_choices = Histogram(_CHOICES)
 
-    def record_token(self, sequence: Sequence, now: float) -> None:
-        """One token of `sequence` was read at `now`."""
+    def record_tokens(self, sequence: Sequence, count: int, now: float) -> None:
+        """`count` tokens of `sequence` were read at `now`, in one step."""
         timing = sequence.timing
-        self.generation_tokens += 1
+        self.generation_tokens += count
         if timing.first_token:
             self.inter_token.observe(now - timing.last_token)
         else:

@@ -1,0 +1,188 @@
+"""Grammars in the step loop: masks of the right step, forced tokens, endings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from engine.batch import SampleRow
+from engine.engine import Engine
+from engine.request import Request
+from grammars.base import Grammar, MaskRow, Matcher
+from grammars.spec import Constraint
+from tests.engine.test_engine import running, until
+from tests.fakes import IM_END, VOCAB_SIZE, collect, generate_request, hashed_tokens
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "first_name": {"type": "string", "maxLength": 6},
+        "first_language": {"enum": ["greek", "german", "hindi"]},
+        "known": {"type": "boolean"},
+    },
+    "required": ["first_name", "first_language", "known"],
+    "additionalProperties": False,
+}
+
+
+class Unforced:
+    """A grammar whose matchers dictate nothing, to compare with."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+        self.nbytes = grammar.nbytes
+
+    def matcher(self) -> Matcher:
+        matcher = self._grammar.matcher()
+        setattr(matcher, "forced_tokens", list)  # noqa: B010
+        return matcher
+
+
+async def compiled(engine: Engine, schema: Any) -> Grammar:
+    return await engine.compiler.compile(Constraint.json_schema(schema))
+
+
+def submit(engine: Engine, grammar: Grammar | None, prompt: str = "hi", **fields: Any) -> Request:
+    wanted = generate_request(prompt, grammar=grammar, **{"max_tokens": 200, **fields})
+    return engine.submit(wanted, request_id=prompt)
+
+
+@pytest.mark.parametrize("crowd", [0, 9])
+async def test_forced_tokens_save_steps_and_change_no_text(crowd: int) -> None:
+    texts, steps = [], []
+    for wrap in (lambda grammar: grammar, Unforced):
+        async with running(num_pages=400, max_running=32, max_context=400) as (engine, runner):
+            grammar = wrap(await compiled(engine, PERSON))
+            runner.pause()
+            others = [submit(engine, None, f"other {n}") for n in range(crowd)]
+            requests = [submit(engine, grammar, text) for text in ("x", "y", "z")]
+            runner.resume()
+            outputs = [(await collect(request))[0] for request in requests]
+            await asyncio.gather(*map(collect, others))
+            assert [output.finish_reason for output in outputs] == ["stop"] * 3
+            texts.append([output.text for output in outputs])
+            steps.append(sum(any(row.tokens[0] == ord("x") for row in b.samples) for b in runner.batches))
+            assert [len(output.token_ids) for output in outputs] == [
+                request.completion_tokens for request in requests
+            ]
+    assert texts[0] == texts[1]
+    for text in texts[0]:
+        assert list(json.loads(text)) == ["first_name", "first_language", "known"]
+    assert steps[0] < steps[1] / 2
+
+
+async def test_each_row_sees_its_own_mask_while_others_come_and_go() -> None:
+    """D1: plain rows are never masked, constrained ones never with another's mask."""
+    async with running(num_pages=600, max_running=16) as (engine, _):
+        letters = [await compiled(engine, {"type": "string", "pattern": f"^{c}{{4,9}}$"}) for c in "pqrs"]
+
+        async def one(number: int) -> None:
+            kind = number % 5
+            grammar = letters[kind] if kind < 4 else None
+            request = submit(engine, grammar, f"{number}", max_tokens=20)
+            if number % 7 == 3:
+                await asyncio.sleep(0)
+                engine.abort(request)
+                await collect(request)
+                return
+            (output,) = await collect(request)
+            if grammar is None:
+                assert output.token_ids == hashed_tokens(str(number).encode(), 20)
+            else:
+                assert set(json.loads(output.text)) == {"pqrs"[kind]}
+
+        await asyncio.gather(*map(one, range(80)))
+
+
+async def test_a_whole_sentence_ends_even_if_the_model_wants_to_go_on() -> None:
+    """C2, C4: after the value only end-of-sequence is legal, and `min_tokens` gives way."""
+    async with running(script=lambda row: ord(" ")) as (engine, _):
+        grammar = await compiled(engine, {"const": {"a": 1}})
+        (output,) = await collect(submit(engine, grammar, min_tokens=64, ignore_eos=True))
+        assert (json.loads(output.text), output.finish_reason) == ({"a": 1}, "stop")
+
+
+async def test_choices_have_matchers_of_their_own() -> None:
+    """D5"""
+
+    def script(row: SampleRow) -> int:
+        return ord("ab"[row.seed - row.params.seed])
+
+    async with running(script=script, num_pages=200) as (engine, _):
+        grammar = await compiled(engine, {"enum": ["a" * 9, "b" * 7]})
+        outputs = await collect(submit(engine, grammar, choices=2))
+        assert [json.loads(output.text) for output in outputs] == ["a" * 9, "b" * 7]
+
+
+async def test_a_preempted_matcher_is_neither_reset_nor_fed_twice() -> None:
+    """D6"""
+    async with running(num_pages=30, max_running=8) as (engine, _):
+        grammar = Unforced(await compiled(engine, PERSON))
+        requests = [submit(engine, grammar, f"{n}", max_tokens=90) for n in range(6)]
+        outputs = [(await collect(request))[0] for request in requests]
+        assert engine.stats.preemptions > 0
+        for output in outputs:
+            assert set(json.loads(output.text)) == set(PERSON["properties"])  # type: ignore[call-overload]
+
+
+class RefusingMatcher:
+    """Allows every token in its mask and then accepts none."""
+
+    num_tokens = 0
+    is_complete = is_terminated = False
+
+    def fill_mask(self, row: MaskRow) -> None:
+        row[:] = -1
+
+    def accept(self, token_id: int) -> bool:
+        return False
+
+    def forced_tokens(self) -> list[int]:
+        return []
+
+
+class RefusingGrammar:
+    nbytes = 0
+
+    def matcher(self) -> Any:
+        return RefusingMatcher()
+
+
+async def test_a_refused_token_ends_its_request_with_an_error() -> None:
+    """C7"""
+    async with running() as (engine, _):
+        refused = submit(engine, RefusingGrammar(), "r")
+        plain = submit(engine, None, "p", max_tokens=9)
+        (output,) = await collect(refused)
+        assert output.finish_reason == "error"
+        assert output.error == f"the grammar refused the sampled token {hashed_tokens(b'r', 1)[0]}"
+        assert (await collect(plain))[0].token_ids == hashed_tokens(b"p", 9)
+
+
+async def test_logprobs_are_given_for_every_token_of_a_constrained_text() -> None:
+    async with running(num_pages=100) as (engine, _):
+        grammar = await compiled(engine, PERSON)
+        (output,) = await collect(submit(engine, grammar, logprobs=2))
+        assert [entry.token_id for entry in output.logprobs] == output.token_ids
+
+
+async def test_an_abort_while_a_step_waits_for_its_mask_does_no_harm() -> None:
+    async with running(num_pages=100) as (engine, runner):
+        grammar = Unforced(await compiled(engine, PERSON))
+        runner.pause()
+        requests = [submit(engine, grammar, f"{n}") for n in range(6)]
+        runner.allow(3)
+        await until(lambda: requests[0].completion_tokens == 2)
+        engine.abort(requests[0])
+        runner.resume()
+        for request in requests[1:]:
+            (output,) = await collect(request)
+            assert set(json.loads(output.text)) == set(PERSON["properties"])  # type: ignore[call-overload]
+
+
+def test_the_fake_vocabulary_is_narrower_than_its_logits() -> None:
+    """So that bits beyond the vocabulary are looked at by the tests above."""
+    assert IM_END < VOCAB_SIZE - 1
