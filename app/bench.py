@@ -67,7 +67,7 @@ OPTIONS = BenchConfig
 def run(config: BenchConfig) -> int:
     """Measure, print, and return the exit code: 1 if any request failed."""
     try:
-        levels, failures = asyncio.run(_measure(config))
+        levels, failures = asyncio.run(measure(config))
     except RequestFailedError as error:
         raise CommandFailedError(str(error)) from error
     if not config.json:
@@ -77,7 +77,7 @@ def run(config: BenchConfig) -> int:
     return 1 if failures else 0
 
 
-async def _measure(config: BenchConfig) -> tuple[list[Level], list[str]]:
+async def measure(config: BenchConfig) -> tuple[list[Level], list[str]]:
     """Run every level; the results and the messages of the requests that failed."""
     seed = config.seed or random.randrange(1, 2**32)
     model = await _warm_up(config)
