@@ -25,6 +25,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Literal["auto", "float32", "bfloat16"],
         _Meta(description="Type of weights and KV. auto: bfloat16 where the processor computes in it."),
     ] = "auto"
+    quantize: Annotated[
+        Literal["none", "int8"],
+        _Meta(description="int8: weights and activations in groups of 64, on a CPU only."),
+    ] = "none"
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         _Meta(description="Where it runs. auto: a GPU if there is one."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +15,18 @@ from engine.engine import Engine
 from engine.errors import ConfigError
 from engine.models.decoder import Decoder
 from engine.models.kv_cache import KVCache
-from engine.models.loader import embedded_model_path, load_model
+from engine.models.loader import LoadedModel, embedded_model_path, load_model
+from engine.models.native import NativeDecoder
 from engine.models.spec import ModelSpec
-from engine.runner import ModelRunner
+from engine.runner import Model, ModelRunner
 from engine.sampler import Sampler
 from engine.tokenizer import Tokenizer, load_tokenizer
 from grammars.compiler import Compiler
 from grammars.vocab import Vocabulary
+from kernels.cpu.build import supported_isas
+from kernels.cpu.errors import NativeUnavailableError
+
+_log = logging.getLogger("radish.load")
 
 _MIB = 1 << 20
 _MOST_KV_BY_DEFAULT = 4096 * _MIB
@@ -36,27 +42,51 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
         ModelError: the model's files are missing, damaged or unsupported.
         ConfigError: the configuration asks for what this machine does not have.
     """
-    torch.set_num_threads(config.threads or os.cpu_count() or 1)
+    threads = config.threads or os.cpu_count() or 1
+    torch.set_num_threads(threads)
     device = _device(config)
     dtype = _dtype(config, device)
     path = Path(config.model) if config.model else embedded_model_path()
     progress("reading the tokenizer", 0.0)
     tokenizer = load_tokenizer(path)
-    model = load_model(path, dtype=dtype, device=device, progress=progress)
-    num_pages = _num_pages(config, model.spec, dtype, device)
-    kv = KVCache.allocate(model.spec, num_pages, config.page_size, dtype, device)
-    vocab_size = model.spec.vocab_size
-    progress("ready to start", 1.0)
+    loaded = load_model(path, dtype=dtype, device=device, progress=progress)
+    spec = loaded.spec
+    num_pages = _num_pages(config, spec, dtype, device)
+    progress("laying out the model", 1.0)
+    model = _native(config, loaded, num_pages, threads) if device.type == "cpu" else None
+    if model is None:
+        kv = KVCache.allocate(spec, num_pages, config.page_size, dtype, device)
+        model = Decoder(spec, loaded.weights, kv)
     return Engine(
         config=config,
-        runner=ModelRunner(Decoder(model.spec, model.weights, kv), Sampler(vocab_size), device),
-        compiler=_compiler(config, tokenizer, vocab_size),
+        runner=ModelRunner(model, Sampler(spec.vocab_size), device),
+        compiler=_compiler(config, tokenizer, spec.vocab_size),
         tokenizer=tokenizer,
-        model_name=config.served_model_name or model.spec.name,
-        vocab_size=vocab_size,
+        model_name=config.served_model_name or spec.name,
+        vocab_size=spec.vocab_size,
         num_pages=num_pages,
-        max_context=min(config.max_context or model.spec.max_position, model.spec.max_position),
+        max_context=min(config.max_context or spec.max_position, spec.max_position),
     )
+
+
+def _native(config: Config, loaded: LoadedModel, num_pages: int, threads: int) -> Model | None:
+    """The model as one native call a step; None, and a warning, where that cannot be had."""
+    try:
+        model = NativeDecoder(
+            loaded.spec,
+            loaded.weights,
+            num_pages=num_pages,
+            page_size=config.page_size,
+            threads=threads,
+            quantize=None if config.quantize == "none" else config.quantize,
+        )
+    except NativeUnavailableError as error:
+        if config.quantize != "none":
+            raise ConfigError(f"quantize: {config.quantize} needs the native path: {error}") from error
+        _log.warning("serving on plain torch, several times slower: %s", error)
+        return None
+    _log.info("native step runtime: %s, %d threads", model.isa, threads)
+    return model
 
 
 def _device(config: Config) -> torch.device:
@@ -68,8 +98,11 @@ def _device(config: Config) -> torch.device:
 
 
 def _dtype(config: Config, device: torch.device) -> torch.dtype:
+    if config.quantize != "none" and device.type != "cpu":
+        raise ConfigError(f"quantize: {config.quantize} runs on a CPU only")
     if config.dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
+        fast = device.type == "cuda" or "avx512" in supported_isas()
+        return torch.bfloat16 if fast and config.quantize == "none" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
 
 
@@ -79,7 +112,9 @@ def _num_pages(config: Config, spec: ModelSpec, dtype: torch.dtype, device: torc
     if not wanted:
         free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else psutil.virtual_memory().available
         wanted = min(_MOST_KV_BY_DEFAULT, free // 4)
-    page = KVCache.bytes_per_page(spec, config.page_size, dtype)
+    page = KVCache.bytes_per_page(
+        spec, config.page_size, torch.bfloat16 if config.quantize != "none" else dtype
+    )
     if wanted < 2 * page:
         raise ConfigError(f"kv_memory: {wanted // _MIB} MiB hold fewer than 2 pages of {page // 1024} KiB")
     return wanted // page
