@@ -21,7 +21,7 @@ from engine.models.spec import ModelSpec
 from engine.models.weights import LayerWeights, Weights
 from kernels.cpu.abi import Epilogue, Format, Geometry, Kind, Op, Rows, Step
 from kernels.cpu.build import Isa
-from kernels.cpu.runtime import GROUP, PANEL, Packed, Part, Runtime, padded
+from kernels.cpu.runtime import GROUP, PANEL, Memory, Packed, Part, Runtime, padded
 
 _LANES: Final = 16
 _ROPE_STEP: Final = 4096
@@ -58,7 +58,7 @@ class NativeDecoder:
         self.isa: Isa = runtime.isa
         plan = _Planner(spec, runtime, _weight_format(weights, quantize))
         plan.lay(weights)
-        kv = runtime.allocate(num_pages * self.bytes_per_page(spec, page_size, plan.kv_dtype))
+        self.kv: Memory = runtime.allocate(num_pages * self.bytes_per_page(spec, page_size, plan.kv_dtype))
         geometry = Geometry(
             heads=spec.num_heads,
             kv_heads=spec.num_kv_heads,
@@ -69,11 +69,11 @@ class NativeDecoder:
             kv_format=plan.kv_format,
             vocab=spec.vocab_size,
             query_scale=math.log2(math.e) / math.sqrt(spec.head_dim),
-            kv=kv.address,
+            kv=self.kv.address,
             num_pages=num_pages,
         )
         self._program = runtime.program(geometry, plan.ops, plan.buffers)
-        self._kept = (kv, plan.packed, plan.tensors)  # what the program points to
+        self._kept = (plan.packed, plan.tensors)  # what the program points to
         self._frequencies, self._attention_factor = rotary_frequencies(spec)
         self._angles = np.zeros((0, 2, spec.rotary_dim // 2), dtype=np.float32)
 
