@@ -18,47 +18,54 @@ def read_directory(path: Path) -> TokenizerDefinition:
     """Read `tokenizer.json` (or else `tokenizer.model`) and the configurations beside it.
 
     As in `transformers`: tokens that `tokenizer_config.json` names are special even if
-    `tokenizer.json` does not say so, and `add_bos_token`/`add_eos_token` replace its post-processor.
+    `tokenizer.json` does not say so; its `add_bos_token` and `add_eos_token` are for `tokenizer.model`
+    only, since `tokenizer.json` has a post-processor of its own.
 
     Raises:
         ModelError: a file is missing or damaged.
     """
     config = _read_json(path / "tokenizer_config.json", optional=True)
-    source, definition = _read_vocabulary(path)
     named = {role: text for role in _ROLES if (text := _token_text(config.get(role)))}
-    _mark_special(definition, {*named.values(), *_extra_tokens(config)})
-    ids = {token["content"]: token["id"] for token in definition["added_tokens"]}
-    if "add_bos_token" in config or "add_eos_token" in config:
-        bos, eos = (
-            (text, ids[text]) if (text := named.get(role, "")) in ids and config.get(f"add_{role}") else None
-            for role in ("bos_token", "eos_token")
+    source = path / "tokenizer.json"
+    if source.exists():
+        definition = _read_tokenizer_json(source)
+        _mark_special(definition, {*named.values(), *_extra_tokens(config)})
+    else:
+        source = path / "tokenizer.model"
+        if not source.exists():
+            raise ModelError(f"{path}: neither tokenizer.json nor tokenizer.model is there")
+        definition, names_of_model = read_sentencepiece(source)
+        named = names_of_model | named
+        _mark_special(definition, {*named.values(), *_extra_tokens(config)})
+        definition["post_processor"] = boundary_tokens(
+            _boundary(definition, named.get("bos_token"), wanted=config.get("add_bos_token", True)),
+            _boundary(definition, named.get("eos_token"), wanted=config.get("add_eos_token", False)),
         )
-        definition["post_processor"] = boundary_tokens(bos, eos)
-    eos_ids = {ids[named["eos_token"]]} if named.get("eos_token") in ids else set()
-    for name in ("generation_config.json", "config.json"):
-        eos_ids.update(_eos_ids(path / name))
     return TokenizerDefinition(
         source=str(source),
         json=definition,
-        eos_ids=frozenset(eos_ids),
+        eos_ids=_eos_ids(path, definition, named.get("eos_token")),
         named_tokens=named,
         chat_template=_chat_template(path, config),
     )
 
 
-def _read_vocabulary(path: Path) -> tuple[Path, dict[str, Any]]:
-    source = path / "tokenizer.json"
-    if not source.exists():
-        source = path / "tokenizer.model"
-        if not source.exists():
-            raise ModelError(f"{path}: neither tokenizer.json nor tokenizer.model is there")
-        return source, read_sentencepiece(source)
-    definition = _read_json(source)
+def _read_tokenizer_json(path: Path) -> dict[str, Any]:
+    definition = _read_json(path)
     model = definition.get("model")
     if not isinstance(model, dict) or "vocab" not in model:
-        raise ModelError(f"{source}: field 'model.vocab' is missing")
+        raise ModelError(f"{path}: field 'model.vocab' is missing")
     definition.setdefault("added_tokens", [])
-    return source, definition
+    return definition
+
+
+def _boundary(definition: dict[str, Any], text: str | None, *, wanted: bool) -> tuple[str, int] | None:
+    token_id = _special_id(definition, text)
+    return (text, token_id) if wanted and text is not None and token_id is not None else None
+
+
+def _special_id(definition: dict[str, Any], text: str | None) -> int | None:
+    return next((token["id"] for token in definition["added_tokens"] if token["content"] == text), None)
 
 
 def _mark_special(definition: dict[str, Any], texts: set[str]) -> None:
@@ -90,14 +97,17 @@ def _extra_tokens(config: dict[str, Any]) -> set[str]:
     return {text for text in texts if text is not None}
 
 
-def _eos_ids(path: Path) -> list[int]:
-    ids = _read_json(path, optional=True).get("eos_token_id")
-    if ids is None:
-        return []
-    ids = ids if isinstance(ids, list) else [ids]
-    if not all(isinstance(token_id, int) for token_id in ids):
-        raise ModelError(f"{path}: field 'eos_token_id' is neither an id nor a list of ids")
-    return ids
+def _eos_ids(path: Path, definition: dict[str, Any], eos_token: str | None) -> frozenset[int]:
+    """What the tokenizer, the generation configuration and the model's configuration each call so."""
+    token_id = _special_id(definition, eos_token)
+    eos_ids = set() if token_id is None else {token_id}
+    for file in (path / "generation_config.json", path / "config.json"):
+        ids = _read_json(file, optional=True).get("eos_token_id")
+        ids = ids if isinstance(ids, list) else [] if ids is None else [ids]
+        if not all(isinstance(token_id, int) for token_id in ids):
+            raise ModelError(f"{file}: field 'eos_token_id' is neither an id nor a list of ids")
+        eos_ids.update(ids)
+    return frozenset(eos_ids)
 
 
 def _chat_template(path: Path, config: dict[str, Any]) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.models.errors import ModelError
-from engine.tokenizer_definition import added_token, boundary_tokens, bpe_model
+from engine.tokenizer_definition import added_token, bpe_model
 
 
 class PieceType(IntEnum):
@@ -26,6 +26,10 @@ class PieceType(IntEnum):
     USER_DEFINED = 4
     UNUSED = 5
     BYTE = 6
+
+
+_ROLE_FIELDS = {"unk_token": (40, 0), "bos_token": (41, 1), "eos_token": (42, 2)}
+"""Field numbers in `TrainerSpec` of the tokens with a role, and their default ids."""
 
 
 class Piece(NamedTuple):
@@ -89,8 +93,8 @@ def _merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
     return [(left, right) for _, left, right in sorted(ranked)]
 
 
-def read_sentencepiece(path: Path) -> dict[str, Any]:
-    """The `tokenizer.json` of a `tokenizer.model` file; BOS is added, as Llama's own code does.
+def read_sentencepiece(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The `tokenizer.json` of a `tokenizer.model` file, and the texts of `bos_token` and so on.
 
     Raises:
         ModelError: not a SentencePiece model, or one of a kind that is not supported.
@@ -114,11 +118,12 @@ def read_sentencepiece(path: Path) -> dict[str, Any]:
     for reason, holds in unsupported.items():
         if holds:
             raise ModelError(f"{path}: {reason}, which is not supported")
-    definition = sentencepiece_definition(pieces, add_space_prefix=bool(normalizer.get(3, 1)))
-    bos = trainer.get(41, 1)
-    if 0 <= bos < len(pieces) and pieces[bos].type == PieceType.CONTROL:
-        definition["post_processor"] = boundary_tokens((pieces[bos].text, bos), None)
-    return definition
+    named = {
+        role: pieces[token_id].text
+        for role, (field, default) in _ROLE_FIELDS.items()
+        if (token_id := trainer.get(field, default)) < len(pieces)  # -1, for none, is a huge unsigned number
+    }
+    return sentencepiece_definition(pieces, add_space_prefix=bool(normalizer.get(3, 1))), named
 
 
 def _piece(message: bytes) -> Piece:
