@@ -16,7 +16,7 @@ class Detokenizer:
     in `Tokenizer.decode`. The deltas' join depends on the ids only, not on how they were split over
     calls of `add`.
 
-    Of several stop strings the one whose last character comes first wins; of those that end at the
+    Stop strings are not empty. Of several the one whose last character comes first wins; of those that end at the
     same character, the longest.
     """
 
@@ -70,7 +70,7 @@ class Detokenizer:
         if self._prompt_tail:
             # A character begun in the prompt belongs to the output if the output goes on with it.
             tail, self._prompt_tail = self._prompt_tail, b""
-            if _unfinished_character(tail + data[:1]) or _is_character(tail + data[:1]):
+            if _goes_on(tail, data):
                 data = tail + data
         text = self._utf8.decode(data)
         if text and self._drop_space:
@@ -125,9 +125,10 @@ def _unfinished_character(data: bytes) -> bytes:
     return pending
 
 
-def _is_character(data: bytes) -> bool:
+def _goes_on(unfinished: bytes, data: bytes) -> bool:
+    """Whether the first byte of `data` continues an unfinished character."""
     try:
-        data.decode("utf-8")
+        codecs.getincrementaldecoder("utf-8")("strict").decode(unfinished + data[:1])
     except UnicodeDecodeError:
         return False
     return True
