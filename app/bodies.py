@@ -1,0 +1,96 @@
+"""From an HTTP request's bytes to a checked value: size, media type, structure, types, in this order."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from app.errors import ApiError, bad_request
+from app.json_text import check_structure, error_path
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_DISCARD_FACTOR = 4
+"""A body up to this many times the limit is read to its end before it is refused: closing a connection
+with unread data resets it, and the client would see that instead of the answer."""
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The request's body of at most `limit` bytes.
+
+    Raises:
+        ApiError: the body is too large (413), or compressed or not JSON by its headers (415).
+        ClientDisconnect: the client left before it was complete.
+    """
+    _check_headers(request)
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit * _DISCARD_FACTOR:
+        raise _too_large(limit)
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk: bytes = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            chunks.clear()
+        else:
+            chunks.append(chunk)
+        if size > limit * _DISCARD_FACTOR or not message.get("more_body", False):
+            break
+    if size > limit:
+        raise _too_large(limit)
+    return b"".join(chunks)
+
+
+def _check_headers(request: Request) -> None:
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise ApiError(
+            415,
+            f"The content type must be application/json, not {media_type!r}.",
+            code="unsupported_media_type",
+        )
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", ""):
+        raise ApiError(
+            415, f"The content encoding {encoding!r} is not supported.", code="unsupported_content_encoding"
+        )
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(
+        413,
+        f"The request body is larger than {limit} bytes.",
+        code="request_too_large",
+        headers={"Connection": "close"},
+    )
+
+
+def decode(body: bytes, type: type[T]) -> T:  # noqa: A002  # as msgspec names it
+    """`body` as a `type`.
+
+    Raises:
+        ApiError: 400, naming the field where there is one.
+    """
+    if not body:
+        raise bad_request("The request body is empty; a JSON object is needed.")
+    fault = check_structure(body)
+    if fault is not None:
+        raise bad_request(fault)
+    try:
+        return msgspec.json.decode(body, type=type)
+    except msgspec.ValidationError as error:
+        param = error_path(body, error)
+        message = str(error).partition(" - at `")[0]
+        raise bad_request(f"{param}: {message}" if param else message, param) from None
+    except msgspec.DecodeError as error:
+        param = error_path(body, error)
+        where = f" (in {param})" if param else ""
+        raise bad_request(f"The body is not valid JSON: {error}{where}", param, "invalid_json") from None
+    except RecursionError:
+        raise bad_request("The body is nested too deep.") from None

@@ -1,0 +1,208 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from msgspec import UNSET, UnsetType
+
+from app.chat_wire import (
+    Call,
+    CallDelta,
+    CalledFunction,
+    ChatChunk,
+    ChatCompletion,
+    Choice,
+    ChunkChoice,
+    Delta,
+    FunctionDelta,
+    Message,
+)
+from app.errors import bad_request
+from app.generation import Generation, Usage
+from app.logprobs import ChatLogprobs, chat_logprobs
+from app.messages import plain_messages
+from app.protocol import ChatRequest
+from app.replies import ChunkUsage, Exchange, Identity
+from app.sampling import sampling_params
+from app.state import AppState
+from app.tool_calls import CallArguments, CallStart, Content, Piece, Splitter
+from app.tools import plan_answer
+from engine.request import GenerateRequest
+from engine.stream import TokenLogprob, Update
+from engine.tokenizer import Tokenizer
+
+
+async def create_chat_completion(state: AppState, body: bytes) -> Exchange:
+    """Check, prepare and submit one chat request.
+
+    Raises:
+        ApiError: it is refused; nothing of it is left in the engine.
+    """
+    request = await state.decode(body, ChatRequest)
+    state.check(request)
+    plan = plan_answer(request)
+    logprobs = _wanted_logprobs(request)
+    messages = plain_messages(request.messages)
+    prompt = await state.encode_chat(messages, plan.tools, **(request.chat_template_kwargs or {}))
+    params = sampling_params(
+        request,
+        max_tokens=_max_tokens(request, max(1, state.engine.max_context - len(prompt))),
+        logprobs=logprobs,
+        vocab_size=state.engine.vocab_size,
+    )
+    generate = GenerateRequest(
+        prompt=prompt,
+        params=params,
+        choices=request.n or 1,
+        grammar=await state.compile(plan.constraint),
+        namespace=request.cache_salt or "",
+    )
+    identity = Identity.new("chatcmpl", state.model_name)
+    generation = Generation(state.engine, [generate], request_id=identity.id, prompt_field="messages")
+    reply = ChatReply(
+        identity,
+        generation.num_choices,
+        plan.splitter,
+        None if logprobs is None else state.engine.tokenizer,
+    )
+    return Exchange.of(request, generation, reply)
+
+
+def _wanted_logprobs(request: ChatRequest) -> int | None:
+    if request.logprobs:
+        return request.top_logprobs or 0
+    if request.top_logprobs:
+        raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
+    return None
+
+
+def _max_tokens(request: ChatRequest, default: int) -> int:
+    return request.max_completion_tokens or request.max_tokens or default
+
+
+@dataclass(slots=True)
+class _ChoiceState:
+    """How far one choice's stream is."""
+
+    splitter: Splitter
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Of tokens whose text has not been sent yet."""
+
+
+class ChatReply:
+    """Writes a generation in the form of chat completions.
+
+    Args:
+        splitter: makes the reader of one choice's text.
+        tokenizer: spells the tokens of log-probabilities; None if none are wanted.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        num_choices: int,
+        splitter: Callable[[], Splitter],
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        self._identity = identity
+        self._tokenizer = tokenizer
+        self._choices = [_ChoiceState(splitter()) for _ in range(num_choices)]
+
+    def opening(self, usage: ChunkUsage) -> Iterable[ChatChunk]:
+        """Roles first, in the order of the choices: clients build their lists by it."""
+        for index in range(len(self._choices)):
+            yield self._chunk(usage, ChunkChoice(index=index, delta=Delta(role="assistant", content="")))
+
+    def chunks(self, update: Update, usage: ChunkUsage) -> Iterable[ChatChunk]:
+        """New content, then, once the choice ended, a chunk of its own that says why."""
+        choice = self._choices[update.index]
+        choice.logprobs += update.logprobs
+        for delta in map(_delta, _pieces(choice.splitter, update)):
+            yield self._chunk(
+                usage, ChunkChoice(index=update.index, delta=delta, logprobs=self._take_logprobs(choice))
+            )
+        if update.finish_reason is not None:
+            yield self._chunk(
+                usage,
+                ChunkChoice(
+                    index=update.index,
+                    delta=Delta(),
+                    logprobs=self._take_logprobs(choice),
+                    finish_reason=choice.splitter.finish_reason(update.finish_reason),
+                    stop_reason=UNSET if update.stop_reason is None else update.stop_reason,
+                ),
+            )
+
+    def closing(self, usage: Usage) -> ChatChunk:
+        return self._chunk(usage)
+
+    def whole(self, updates: list[Update], usage: Usage) -> ChatCompletion:
+        return ChatCompletion(
+            id=self._identity.id,
+            created=self._identity.created,
+            model=self._identity.model,
+            choices=[self._choice(update) for update in updates],
+            usage=usage,
+        )
+
+    def _chunk(self, usage: ChunkUsage, *choices: ChunkChoice) -> ChatChunk:
+        return ChatChunk(
+            id=self._identity.id,
+            created=self._identity.created,
+            model=self._identity.model,
+            choices=list(choices),
+            usage=usage,
+        )
+
+    def _take_logprobs(self, choice: _ChoiceState) -> ChatLogprobs | UnsetType:
+        if self._tokenizer is None or not choice.logprobs:
+            return UNSET
+        entries, choice.logprobs = choice.logprobs, []
+        return chat_logprobs(self._tokenizer, entries)
+
+    def _choice(self, update: Update) -> Choice:
+        assert update.finish_reason is not None
+        splitter = self._choices[update.index].splitter
+        message = _message(_pieces(splitter, update))
+        return Choice(
+            index=update.index,
+            message=message,
+            logprobs=chat_logprobs(self._tokenizer, update.logprobs) if self._tokenizer else None,
+            finish_reason=splitter.finish_reason(update.finish_reason),
+            stop_reason=UNSET if update.stop_reason is None else update.stop_reason,
+        )
+
+
+def _pieces(splitter: Splitter, update: Update) -> Iterator[Piece]:
+    yield from splitter.feed(update.text)
+    if update.finish_reason is not None:
+        yield from splitter.finish()
+
+
+def _delta(piece: Piece) -> Delta:
+    match piece:
+        case Content(text):
+            return Delta(content=text)
+        case CallStart(index, id_, name):
+            function = FunctionDelta(name=name, arguments="")
+            return Delta(tool_calls=[CallDelta(index=index, id=id_, type="function", function=function)])
+        case CallArguments(index, text):
+            return Delta(tool_calls=[CallDelta(index=index, function=FunctionDelta(arguments=text))])
+
+
+def _message(pieces: Iterable[Piece]) -> Message:
+    text = ""
+    calls: list[Call] = []
+    for piece in pieces:
+        match piece:
+            case Content():
+                text += piece.text
+            case CallStart():
+                calls.append(Call(id=piece.id, function=CalledFunction(piece.name, "")))
+            case CallArguments():
+                calls[piece.index].function.arguments += piece.text
+    if calls:
+        return Message(content=text or None, tool_calls=calls)
+    return Message(content=text)

@@ -1,0 +1,133 @@
+"""The engine requests behind one HTTP request, seen as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from app.errors import from_engine, server_error, unavailable
+from engine.engine import Engine
+from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
+from engine.request import GenerateRequest, Request
+from engine.stream import Update
+
+
+class PromptTokensDetails(msgspec.Struct):
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """Tokens of all prompts and all choices; a prompt counts once however many choices it has."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class Generation:
+    """One or more submitted prompts. Leaving it as a context manager aborts what is unfinished.
+
+    Choice c of prompt p has the index `p * choices + c` in all updates, as in OpenAI's completions.
+
+    Args:
+        prompt_field: what the request calls its prompt, to name it in errors.
+
+    Raises:
+        ApiError: the engine refuses one of the prompts; none of them is left in it.
+    """
+
+    def __init__(
+        self, engine: Engine, prompts: list[GenerateRequest], *, request_id: str, prompt_field: str
+    ) -> None:
+        self._engine = engine
+        self._choices = prompts[0].choices
+        self._requests: list[Request] = []
+        for index, prompt in enumerate(prompts):
+            try:
+                self._requests.append(engine.submit(prompt, request_id=f"{request_id}-{index}"))
+            except (InvalidRequestError, QueueFullError, EngineStoppedError) as error:
+                self.abort()
+                if isinstance(error, InvalidRequestError) and error.param == "prompt":
+                    error.param = prompt_field
+                raise from_engine(error) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    @property
+    def num_choices(self) -> int:
+        return self._choices * len(self._requests)
+
+    def abort(self) -> None:
+        for request in self._requests:
+            self._engine.abort(request)
+
+    def usage(self) -> Usage:
+        """What was used so far."""
+        prompt = sum(request.prompt_tokens for request in self._requests)
+        completion = sum(request.completion_tokens for request in self._requests)
+        cached = sum(request.cached_tokens for request in self._requests)
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=prompt + completion,
+            prompt_tokens_details=PromptTokensDetails(cached),
+        )
+
+    async def updates(self) -> AsyncGenerator[list[Update], None]:
+        """Updates as they come, until every choice has finished.
+
+        Raises:
+            ApiError: a choice failed, or the server ended it.
+        """
+        stream = _read(self._requests[0], 0) if len(self._requests) == 1 else self._merged()
+        async for updates in stream:
+            for update in updates:
+                if update.finish_reason == "error":
+                    raise server_error(f"The generation failed: {update.error}.")
+                if update.finish_reason == "abort":
+                    raise unavailable("The server ended the request to shut down.", retry_after_s=1)
+            yield updates
+
+    async def _merged(self) -> AsyncGenerator[list[Update], None]:
+        # One place in the queue: what is not taken yet waits, merged, in each request's own stream.
+        queue: asyncio.Queue[list[Update] | None] = asyncio.Queue(1)
+
+        async def pump(request: Request, offset: int) -> None:
+            async for updates in _read(request, offset):
+                await queue.put(updates)
+            await queue.put(None)
+
+        pumps = [
+            asyncio.create_task(pump(request, index * self._choices))
+            for index, request in enumerate(self._requests)
+        ]
+        try:
+            ended = 0
+            while ended < len(pumps):
+                updates = await queue.get()
+                if updates is None:
+                    ended += 1
+                else:
+                    yield updates
+        finally:
+            for task in pumps:
+                task.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _read(request: Request, offset: int) -> AsyncGenerator[list[Update], None]:
+    async for updates in request.stream:
+        for update in updates:
+            update.index += offset
+        yield updates

@@ -1,0 +1,195 @@
+"""What a client may send to the generating endpoints.
+
+Every field may be null, which means absent; a field nobody declared is ignored, as OpenAI's clients
+send some that say nothing to an open server. A field of type `Unsupported` is known and not
+implemented: any value but a neutral one is refused by name, never silently dropped.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+
+from app.errors import bad_request
+from app.messages import Messages
+
+_Meta = msgspec.Meta
+_INT64 = 2**63 - 1
+
+Tokens = Annotated[int, _Meta(ge=1, le=_INT64)]
+Penalty = Annotated[float, _Meta(ge=-2, le=2)]
+Probability = Annotated[float, _Meta(ge=0, le=1)]
+TokenId = Annotated[int, _Meta(ge=0, le=_INT64)]
+StopString = Annotated[str, _Meta(min_length=1, max_length=1024)]
+MAX_TOP_LOGPROBS = 20
+
+
+def _neutral(*values: object) -> Any:
+    return _Meta(extra={"neutral": values})
+
+
+Unsupported = Annotated[Any, _neutral(None)]
+UnsupportedFlag = Annotated[Any, _neutral(None, False)]
+UnsupportedList = Annotated[Any, _neutral(None, [])]
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """Fields that both generating endpoints share."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, _Meta(ge=1, le=128)] | None = None
+    max_tokens: Tokens | None = None
+    min_tokens: Annotated[int, _Meta(ge=0, le=_INT64)] | None = None
+    temperature: Annotated[float, _Meta(ge=0)] | None = None
+    top_p: Annotated[float, _Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, _Meta(ge=-1, le=_INT64)] | None = None
+    min_p: Probability | None = None
+    repetition_penalty: Annotated[float, _Meta(gt=0)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: (
+        Annotated[dict[int, Annotated[float, _Meta(ge=-100, le=100)]], _Meta(max_length=1024)] | None
+    ) = None
+    seed: Annotated[int, _Meta(ge=-_INT64 - 1, le=_INT64)] | None = None
+    stop: StopString | Annotated[list[StopString], _Meta(max_length=16)] | None = None
+    stop_token_ids: Annotated[list[TokenId], _Meta(max_length=256)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    ignore_eos: bool | None = None
+    cache_salt: Annotated[str, _Meta(min_length=1)] | None = None
+    """Prefixes are shared only between requests with the same salt."""
+
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    grammar: str | None = None
+    json_schema: str | dict[str, Any] | None = None
+
+    echo: UnsupportedFlag = None
+    best_of: Annotated[Any, _neutral(None, 1)] = None
+    use_beam_search: UnsupportedFlag = None
+    length_penalty: Annotated[Any, _neutral(None, 1)] = None
+    prompt_logprobs: Unsupported = None
+    truncate_prompt_tokens: Unsupported = None
+    allowed_token_ids: Unsupported = None
+    bad_words: UnsupportedList = None
+    logits_processors: UnsupportedList = None
+    priority: Annotated[Any, _neutral(None, 0)] = None
+    return_token_ids: UnsupportedFlag = None
+    return_tokens_as_token_ids: UnsupportedFlag = None
+    spaces_between_special_tokens: Annotated[Any, _neutral(None, True)] = None
+    kv_transfer_params: Unsupported = None
+    structural_tag: Unsupported = None
+    guided_whitespace_pattern: Unsupported = None
+
+
+class JsonSchemaFormat(msgspec.Struct):
+    name: Annotated[str, _Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+    schema: dict[str, Any] | bool
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ResponseFormat(msgspec.Struct):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class Function(msgspec.Struct):
+    name: Annotated[str, _Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct):
+    function: Function
+    type: Literal["function"]
+
+
+class NamedFunction(msgspec.Struct):
+    name: str
+
+
+class NamedToolChoice(msgspec.Struct):
+    function: NamedFunction
+    type: Literal["function"]
+
+
+class ChatRequest(SamplingFields, kw_only=True):
+    """Body of POST /v1/chat/completions."""
+
+    messages: Messages
+    max_completion_tokens: Tokens | None = None
+    """Wins over `max_tokens`."""
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, _Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], _Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    audio: Unsupported = None
+    modalities: Annotated[Any, _neutral(None, ["text"])] = None
+    functions: UnsupportedList = None
+    function_call: Annotated[Any, _neutral(None, "none")] = None
+    web_search_options: Unsupported = None
+    prediction: Unsupported = None
+    reasoning_effort: Annotated[Any, _neutral(None, "none")] = None
+    verbosity: Annotated[Any, _neutral(None, "medium")] = None
+    store: UnsupportedFlag = None
+    moderation: Unsupported = None
+    chat_template: Unsupported = None
+    documents: UnsupportedList = None
+    add_generation_prompt: Annotated[Any, _neutral(None, True)] = None
+    continue_final_message: UnsupportedFlag = None
+    mm_processor_kwargs: Unsupported = None
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
+    """Body of POST /v1/completions."""
+
+    prompt: str | list[str | int | list[int]]
+    logprobs: Annotated[int, _Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
+
+    suffix: Annotated[Any, _neutral(None, "")] = None
+    prompt_embeds: Unsupported = None
+
+
+def refuse_unsupported(request: SamplingFields) -> None:
+    """Refuse every known parameter that is not implemented, unless its value asks for nothing.
+
+    Raises:
+        ApiError: 400 naming the first one.
+    """
+    for name, neutral in _neutral_values(type(request)):
+        value = getattr(request, name)
+        # `True == 1` in Python, but not on the wire.
+        if not any(value == ok and isinstance(value, bool) == isinstance(ok, bool) for ok in neutral):
+            raise bad_request(f"The parameter {name!r} is not supported.", name, "unsupported_parameter")
+
+
+@cache
+def _neutral_values(type_: type[SamplingFields]) -> list[tuple[str, tuple[object, ...]]]:
+    hints = get_type_hints(type_, include_extras=True)
+    return [
+        (name, meta.extra["neutral"])
+        for name, hint in hints.items()
+        for meta in getattr(hint, "__metadata__", ())
+        if isinstance(meta, _Meta) and meta.extra and "neutral" in meta.extra
+    ]

@@ -1,0 +1,72 @@
+"""What the generating endpoints have in common on the way back to the client."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from app.generation import Generation, Usage
+from app.protocol import SamplingFields, StreamOptions
+from engine.stream import Update
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What every chunk of an answer says about itself."""
+
+    id: str
+    created: int
+    model: str
+
+    @classmethod
+    def new(cls, prefix: str, model: str) -> Identity:
+        return cls(f"{prefix}-{secrets.token_hex(16)}", int(time.time()), model)
+
+
+ChunkUsage = Usage | UnsetType | None
+
+
+class Reply(Protocol):
+    """Turns one generation's updates into the wire's objects."""
+
+    def opening(self, usage: ChunkUsage) -> Iterable[msgspec.Struct]:
+        """Chunks that come before any output."""
+        ...
+
+    def chunks(self, update: Update, usage: ChunkUsage) -> Iterable[msgspec.Struct]:
+        """Chunks for one choice's new output."""
+        ...
+
+    def closing(self, usage: Usage) -> msgspec.Struct:
+        """The chunk with the usage and no choices."""
+        ...
+
+    def whole(self, updates: list[Update], usage: Usage) -> msgspec.Struct:
+        """The answer in one piece; `updates` holds everything of each choice, in order of their indices."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request that was accepted, and how it is to be answered."""
+
+    generation: Generation
+    reply: Reply
+    stream: bool
+    options: StreamOptions
+
+    @classmethod
+    def of(cls, request: SamplingFields, generation: Generation, reply: Reply) -> Exchange:
+        return cls(generation, reply, request.stream or False, request.stream_options or StreamOptions())
+
+    def chunk_usage(self) -> ChunkUsage:
+        """What a chunk sent now says about usage."""
+        if self.options.continuous_usage_stats:
+            return self.generation.usage()
+        return None if self.options.include_usage else UNSET

@@ -1,0 +1,54 @@
+"""From the wire's sampling fields to `SamplingParams`, with OpenAI's and vLLM's defaults."""
+
+from __future__ import annotations
+
+import secrets
+
+from app.errors import bad_request
+from app.protocol import SamplingFields
+from engine.params import SamplingParams
+
+
+def sampling_params(
+    request: SamplingFields, *, max_tokens: int, logprobs: int | None, vocab_size: int
+) -> SamplingParams:
+    """Parameters of one prompt's choices; a seed is drawn where none was given.
+
+    Raises:
+        ApiError: 400, naming the field.
+    """
+    _check_ids("logit_bias", request.logit_bias or (), vocab_size)
+    _check_ids("stop_token_ids", request.stop_token_ids or (), vocab_size)
+    min_tokens = request.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise bad_request(f"min_tokens ({min_tokens}) is above max_tokens ({max_tokens}).", "min_tokens")
+    stop = request.stop or ()
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=_or(request.temperature, 1.0),
+        top_k=max(request.top_k or 0, 0),
+        top_p=_or(request.top_p, 1.0),
+        min_p=_or(request.min_p, 0.0),
+        repetition_penalty=_or(request.repetition_penalty, 1.0),
+        presence_penalty=_or(request.presence_penalty, 0.0),
+        frequency_penalty=_or(request.frequency_penalty, 0.0),
+        logit_bias=request.logit_bias or {},
+        seed=secrets.randbits(63) if request.seed is None else request.seed,
+        logprobs=logprobs,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop_token_ids=frozenset(request.stop_token_ids or ()),
+        ignore_eos=request.ignore_eos or False,
+        include_stop_str_in_output=request.include_stop_str_in_output or False,
+        skip_special_tokens=request.skip_special_tokens is not False,
+    )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _check_ids(field: str, ids: dict[int, float] | list[int] | tuple[()], vocab_size: int) -> None:
+    for token_id in ids:
+        if not 0 <= token_id < vocab_size:
+            raise bad_request(f"{field}: token id {token_id} is not in [0, {vocab_size}).", field)

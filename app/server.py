@@ -1,0 +1,175 @@
+"""The application, and the process that serves it until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.chat import create_chat_completion
+from app.completions import create_completion
+from app.endpoint import GenerateEndpoint
+from app.errors import ApiError
+from app.middleware import RequestContext
+from app.models_api import get_model, list_models
+from app.operations import health, metrics, ready
+from app.state import AppState
+from engine.config import Config
+from engine.engine import Engine
+
+_BACKLOG = 2048
+_FLUSH_S = 5
+"""After draining: how long finished answers may take to reach slow clients."""
+
+
+def create_app(engine: Engine, config: Config) -> Starlette:
+    """The HTTP application of an engine, which it starts and stops with its lifespan."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await engine.start()
+        try:
+            yield
+        finally:
+            await engine.stop()
+            app.state.radish.close()
+
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", GenerateEndpoint(create_chat_completion), methods=["POST"]),
+            Route("/v1/completions", GenerateEndpoint(create_completion), methods=["POST"]),
+            Route("/v1/models", list_models),
+            Route("/v1/models/{model:path}", get_model),
+            Route("/health", health),
+            Route("/ready", ready),
+            Route("/metrics", metrics),
+        ],
+        middleware=[Middleware(RequestContext)],
+        exception_handlers={ApiError: _api_error, HTTPException: _http_error},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.radish = AppState(engine, config)
+    return app
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """What the router refuses: an unknown path, a wrong method."""
+    assert isinstance(error, HTTPException)
+    what = {404: "Unknown URL", 405: "Method not allowed"}.get(error.status_code, error.detail)
+    return ApiError(
+        error.status_code, f"{what}: {request.method} {request.url.path}", headers=error.headers
+    ).response()
+
+
+async def serve(app: Starlette, config: Config, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Then the server is no longer ready and answers new requests with 503, running ones get
+    `config.drain_timeout` seconds to finish, and what is left is ended. A second signal ends it at once.
+
+    Args:
+        on_ready: called with the server's URL once requests are answered.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    with listen(config) as listener:
+        server = HTTPServer(app, config, on_started=lambda: on_ready(url_of(listener)))
+        serving = asyncio.create_task(server.serve([listener]))
+        with _stop_signals() as stop:
+            draining = asyncio.create_task(_drain_when_told(stop, app, config, server))
+            try:
+                await serving
+            finally:
+                draining.cancel()
+                await asyncio.wait((draining,))
+
+
+def listen(config: Config) -> socket.socket:
+    """A socket that listens on the configured address."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    return socket.create_server((config.host, config.port), family=family, backlog=_BACKLOG)
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class HTTPServer(uvicorn.Server):
+    """uvicorn, set up for this application; leaves the signals to `serve`, and tells when it listens."""
+
+    def __init__(self, app: Starlette, config: Config, *, on_started: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="none",
+                http="httptools",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=max(1, round(config.keep_alive)),
+                timeout_graceful_shutdown=_FLUSH_S,
+            )
+        )
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _drain_when_told(
+    stop: asyncio.Queue[None], app: Starlette, config: Config, server: uvicorn.Server
+) -> None:
+    await stop.get()
+    state: AppState = app.state.radish
+    state.draining = True
+    drained = asyncio.create_task(state.engine.drain(config.drain_timeout))
+    again = asyncio.create_task(stop.get())
+    try:
+        await asyncio.wait((drained, again), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        drained.cancel()
+        again.cancel()
+    # What still runs ends now, and says so to its client, before the connections are closed.
+    await state.engine.stop()
+    server.should_exit = True
+
+
+@contextmanager
+def _stop_signals() -> Iterator[asyncio.Queue[None]]:
+    """A queue that gets an item for every SIGTERM and SIGINT."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[None] = asyncio.Queue()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, queue.put_nowait, None)
+    try:
+        yield queue
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)

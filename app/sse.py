@@ -1,0 +1,72 @@
+"""Server-sent events: framing and heartbeats (WHATWG HTML, section 9.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from starlette.types import Send
+
+DONE = b"data: [DONE]\n\n"
+_HEARTBEAT = b": keep-alive\n\n"
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def event(data: bytes) -> bytes:
+    """One event; `data` has no line breaks, as JSON has none."""
+    return b"data: " + data + b"\n\n"
+
+
+class EventStream:
+    """One response of events. Entering it sends the headers, leaving it ends the response.
+
+    Left with an exception, the response is not completed: the client sees that it broke off. A slow
+    client holds up only the task that writes to it.
+
+    Args:
+        heartbeat_s: silence after which a comment is sent, so that nobody on the way gives up.
+    """
+
+    def __init__(self, send: Send, *, heartbeat_s: float) -> None:
+        self._send = send
+        self._heartbeat_s = heartbeat_s
+        self._loop = asyncio.get_running_loop()
+        self._last_write = self._loop.time()
+        self._is_writing = False
+
+    async def __aenter__(self) -> Self:
+        await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        self._heart = asyncio.create_task(self._beat())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._heart.cancel()
+        await asyncio.wait((self._heart,))
+        if error is None:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def write(self, events: bytes) -> None:
+        """Send complete events; waits while the client does not take what was sent before."""
+        self._is_writing = True
+        try:
+            await self._send({"type": "http.response.body", "body": events, "more_body": True})
+        finally:
+            self._is_writing = False
+            self._last_write = self._loop.time()
+
+    async def _beat(self) -> None:
+        while True:
+            silence = self._loop.time() - self._last_write
+            if silence < self._heartbeat_s:
+                await asyncio.sleep(self._heartbeat_s - silence)
+            elif self._is_writing:
+                await asyncio.sleep(self._heartbeat_s)
+            else:
+                await self.write(_HEARTBEAT)

@@ -1,0 +1,141 @@
+"""What all handlers of one application share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+
+from app.bodies import decode
+from app.errors import ApiError, bad_request, from_grammar, from_template, unavailable
+from app.protocol import SamplingFields, refuse_unsupported
+from app.structured import FieldConstraint
+from app.templates import ChatTemplate, TemplateError
+from engine.config import Config
+from engine.engine import Engine
+from grammars.base import Grammar, GrammarError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+_INLINE_BYTES = 64 * 1024
+"""A body up to this size is decoded on the loop: that takes less than the way to another thread and back."""
+
+
+class AppState:
+    """The engine and everything requests are prepared with. What may take long runs in threads of its own."""
+
+    def __init__(self, engine: Engine, config: Config) -> None:
+        self.engine = engine
+        self.config = config
+        self.model_name = config.served_model_name or engine.model_name
+        self.started_at = int(time.time())
+        self.draining = False
+        tokenizer = engine.tokenizer
+        self._template = ChatTemplate(tokenizer)
+        self._longest_token = max(map(len, tokenizer.token_bytes))
+        self._threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="radish-prepare")
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new requests are taken."""
+        return self.engine.is_ready and not self.draining
+
+    def check_ready(self) -> None:
+        """Raises ApiError 503 unless new requests are taken."""
+        if not self.is_ready:
+            raise unavailable("The server is shutting down.", retry_after_s=self.config.drain_timeout)
+
+    async def decode(self, body: bytes, type_: type[_T]) -> _T:
+        """See `app.bodies.decode`."""
+        if len(body) <= _INLINE_BYTES:
+            return decode(body, type_)
+        return await self._in_thread(decode, body, type_)
+
+    def check(self, request: SamplingFields) -> None:
+        """What any generating request has to fulfil.
+
+        Raises:
+            ApiError: 404 for another model's name, 400 for a parameter that is not supported here.
+        """
+        self.check_model(request.model)
+        refuse_unsupported(request)
+        if request.stream_options is not None and not request.stream:
+            raise bad_request("stream_options needs stream to be true.", "stream_options")
+
+    def check_model(self, name: str) -> None:
+        """Raises ApiError 404 unless `name` is the served model's."""
+        if name != self.model_name:
+            raise ApiError(
+                404,
+                f"The model {name!r} does not exist; this server has {self.model_name!r}.",
+                param="model",
+                code="model_not_found",
+            )
+
+    async def encode_chat(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **template_arguments: Any
+    ) -> list[int]:
+        """The prompt of a conversation.
+
+        Raises:
+            ApiError: 400; too long, or refused by the chat template.
+        """
+        self._check_length(sum(len(message["content"]) for message in messages), "messages")
+        try:
+            return await self._in_thread(
+                self._template.encode,
+                self.engine.tokenizer,
+                messages,
+                tools=tools or None,
+                **template_arguments,
+            )
+        except TemplateError as error:
+            raise from_template(error) from None
+
+    async def encode_text(self, text: str) -> list[int]:
+        """The prompt of a plain text, in which special tokens are written as their text.
+
+        Raises:
+            ApiError: 400; too long.
+        """
+        self._check_length(len(text), "prompt")
+        return await self._in_thread(self.engine.tokenizer.encode, text, add_special=True, parse_special=True)
+
+    async def compile(self, wanted: FieldConstraint | None) -> Grammar | None:
+        """The grammar of a constraint.
+
+        Raises:
+            ApiError: 400; it cannot be enforced.
+        """
+        if wanted is None:
+            return None
+        try:
+            return await self.engine.compiler.compile(wanted.constraint)
+        except GrammarError as error:
+            raise from_grammar(error, wanted.field) from None
+
+    def _check_length(self, characters: int, field: str) -> None:
+        """Refuse what cannot fit whatever its tokens are, before any work is spent on it."""
+        least = characters // self._longest_token
+        limit = self.engine.max_context
+        if least > limit:
+            raise bad_request(
+                f"This model's maximum context length is {limit} tokens. However, your prompt has at least "
+                f"{least} tokens ({characters} characters). Please reduce the length of the prompt.",
+                field,
+                "context_length_exceeded",
+            )
+
+    async def _in_thread(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))

@@ -1,0 +1,116 @@
+"""What the text of an answer is constrained to, in every spelling clients use.
+
+OpenAI's `response_format`; vLLM's `structured_outputs` and its older `guided_*`; SGLang's `regex`, `ebnf`
+and `json_schema`; llama.cpp's `grammar` and `json_schema`. One constraint a request at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from app.errors import bad_request
+from app.protocol import ChatRequest, CompletionRequest, ResponseFormat
+from grammars.spec import Constraint, JsonOptions
+
+
+class FieldConstraint(NamedTuple):
+    """A constraint and the request field it came in."""
+
+    field: str
+    constraint: Constraint
+
+
+def text_constraint(request: ChatRequest | CompletionRequest) -> FieldConstraint | None:
+    """The constraint on the answer's text; None for free text.
+
+    Raises:
+        ApiError: 400; a constraint is malformed, or there are several.
+    """
+    found = list(_constraints(request))
+    if len(found) > 1:
+        fields = " and ".join(field for field, _ in found)
+        raise bad_request(f"Only one constraint is possible, not {fields}.", found[1].field)
+    return found[0] if found else None
+
+
+def _constraints(request: ChatRequest | CompletionRequest) -> Iterator[FieldConstraint]:
+    for field, read in _READERS.items():
+        value = getattr(request, field)
+        constraint = None if value is None else read(value)
+        if constraint is not None:
+            yield FieldConstraint(field, constraint)
+
+
+def _response_format(value: ResponseFormat) -> Constraint | None:
+    match value.type:
+        case "text":
+            return None
+        case "json_object":
+            return Constraint(kind="json_object")
+        case "json_schema":
+            if value.json_schema is None:
+                raise bad_request("response_format of type json_schema needs json_schema.", "response_format")
+            return Constraint.json_schema(value.json_schema.schema)
+
+
+def _structured_outputs(value: dict[str, Any]) -> Constraint:
+    field = "structured_outputs"
+    given = {key: item for key, item in value.items() if item is not None}
+    flexible = given.pop("disable_any_whitespace", True) is False
+    kinds = [key for key in given if key in _STRUCTURED_OUTPUTS]
+    for key in given.keys() - _STRUCTURED_OUTPUTS.keys():
+        raise bad_request(f"{field}.{key} is not supported.", f"{field}.{key}", "unsupported_parameter")
+    if len(kinds) != 1:
+        raise bad_request(f"{field} needs exactly one of {', '.join(_STRUCTURED_OUTPUTS)}.", field)
+    (kind,) = kinds
+    type_, read = _STRUCTURED_OUTPUTS[kind]
+    try:
+        constraint = read(msgspec.convert(given[kind], type_))
+    except msgspec.ValidationError as error:
+        raise bad_request(f"{field}.{kind}: {error}", f"{field}.{kind}") from None
+    return (
+        msgspec.structs.replace(constraint, json=JsonOptions(whitespace="flexible"))
+        if flexible
+        else constraint
+    )
+
+
+def _json_object(wanted: bool) -> Constraint:
+    if not wanted:
+        raise msgspec.ValidationError("must be true")
+    return Constraint(kind="json_object")
+
+
+def _regex(pattern: str) -> Constraint:
+    return Constraint(kind="regex", spec=pattern)
+
+
+def _grammar(text: str) -> Constraint:
+    """As vLLM tells them apart: `::=` is GBNF, anything else is Lark."""
+    return Constraint(kind="gbnf" if "::=" in text else "lark", spec=text)
+
+
+_Schema = str | bool | dict[str, Any]
+_STRUCTURED_OUTPUTS: dict[str, tuple[Any, Callable[[Any], Constraint]]] = {
+    "json": (_Schema, Constraint.json_schema),
+    "regex": (str, _regex),
+    "choice": (list[str], Constraint.choice),
+    "grammar": (str, _grammar),
+    "json_object": (bool, _json_object),
+}
+
+_READERS: dict[str, Callable[[Any], Constraint | None]] = {
+    "response_format": _response_format,
+    "structured_outputs": _structured_outputs,
+    "guided_json": Constraint.json_schema,
+    "guided_regex": _regex,
+    "guided_choice": Constraint.choice,
+    "guided_grammar": _grammar,
+    "json_schema": Constraint.json_schema,
+    "regex": _regex,
+    "ebnf": _grammar,
+    "grammar": _grammar,
+}

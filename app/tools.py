@@ -1,0 +1,145 @@
+"""Tools: what an answer that must call one is constrained to.
+
+`named`: the text is the function's arguments and nothing else. `required`: the text is a JSON array of
+`{"name": …, "arguments": …}`, one object a call. `auto`: the text is free; see `app.tool_calls` for how a
+call is told from text. `none`: the model is not even shown the tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from app.errors import bad_request
+from app.protocol import ChatRequest, NamedToolChoice, Tool
+from app.structured import FieldConstraint, text_constraint
+from app.tool_calls import Calls, NamedCall, PlainText, RequiredCalls, Splitter
+from grammars.spec import Constraint
+
+MAX_CALLS = 16
+"""Most calls of one `required` answer; without a bound a weak model could go on for ever."""
+
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+_DATA_KEYWORDS = frozenset({"const", "enum", "default", "examples"})
+_MAP_KEYWORDS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_TYPING_KEYWORDS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"})
+
+
+class AnswerPlan(msgspec.Struct, frozen=True):
+    """How an answer is made and read."""
+
+    tools: list[dict[str, Any]]
+    """What the chat template shows the model."""
+    constraint: FieldConstraint | None
+    splitter: Callable[[], Splitter]
+    """Makes the reader of one choice's text."""
+
+
+def plan_answer(request: ChatRequest) -> AnswerPlan:
+    """Decide from `tools`, `tool_choice` and the text constraints.
+
+    Raises:
+        ApiError: 400; they contradict each other or are malformed.
+    """
+    tools = request.tools or []
+    choice = request.tool_choice or ("auto" if tools else "none")
+    text = text_constraint(request)
+    _check(tools, choice)
+    names = frozenset(tool.function.name for tool in tools)
+    single = request.parallel_tool_calls is False
+    shown = [_shown(tool) for tool in tools]
+    match choice:
+        case "required":
+            constraint = Constraint.json_schema(_array_schema(tools, 1 if single else MAX_CALLS))
+            return AnswerPlan(shown, FieldConstraint("tools", constraint), lambda: RequiredCalls(names))
+        case NamedToolChoice(function=named):
+            function = next(tool.function for tool in tools if tool.function.name == named.name)
+            constraint = Constraint.json_schema(_parameters(function.parameters))
+            return AnswerPlan(shown, FieldConstraint("tools", constraint), lambda: NamedCall(named.name))
+        case "auto" if tools:
+            if text is not None:
+                raise bad_request(
+                    f"tool_choice 'auto' cannot be combined with {text.field}; 'none', 'required' or a named "
+                    "function can.",
+                    "tool_choice",
+                )
+            return AnswerPlan(shown, None, lambda: Calls(names, single=single))
+        case _:
+            return AnswerPlan([], text, PlainText)
+
+
+def _check(tools: list[Tool], choice: str | NamedToolChoice) -> None:
+    names = [tool.function.name for tool in tools]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise bad_request(f"Two tools are named {name!r}.", f"tools[{index}].function.name")
+    if choice == "required" and not tools:
+        raise bad_request("tool_choice 'required' needs tools.", "tool_choice")
+    if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
+        raise bad_request(
+            f"tool_choice names {choice.function.name!r}, which is not in tools.", "tool_choice"
+        )
+
+
+def _shown(tool: Tool) -> dict[str, Any]:
+    """A tool as chat templates expect it: in the customary order, absent fields absent."""
+    function = tool.function
+    fields = {"name": function.name, "description": function.description, "parameters": function.parameters}
+    return {
+        "type": "function",
+        "function": {name: value for name, value in fields.items() if value is not None},
+    }
+
+
+def _array_schema(tools: list[Tool], max_calls: int) -> dict[str, Any]:
+    """The schema of an array of calls. Each tool's parameters keep a root of their own under `$defs`."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool.function.name}, "arguments": {"$ref": f"#/$defs/{index}"}},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for index, tool in enumerate(tools)
+    ]
+    definitions = {
+        str(index): _rebase(_parameters(tool.function.parameters), f"#/$defs/{index}")
+        for index, tool in enumerate(tools)
+    }
+    return {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": max_calls,
+        "items": {"anyOf": calls},
+        "$defs": definitions,
+    }
+
+
+def _parameters(schema: dict[str, Any] | None) -> dict[str, Any]:
+    """The schema of a function's arguments, which are an object even if it does not say so."""
+    if schema is None:
+        return _NO_PARAMETERS
+    if schema.get("type", "object") != "object":
+        raise bad_request("The parameters of a function must be an object.", "tools")
+    return schema if _TYPING_KEYWORDS & schema.keys() else {"type": "object", **schema}
+
+
+def _rebase(schema: Any, root: str) -> Any:
+    """`schema` with its local references pointing below `root`; data inside it is left alone."""
+    if isinstance(schema, list):
+        return [_rebase(item, root) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    rebased: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "$ref" and isinstance(value, str) and value.startswith("#"):
+            rebased[key] = root + value[1:]
+        elif key in _DATA_KEYWORDS:
+            rebased[key] = value
+        elif key in _MAP_KEYWORDS and isinstance(value, dict):
+            rebased[key] = {name: _rebase(member, root) for name, member in value.items()}
+        else:
+            rebased[key] = _rebase(value, root)
+    return rebased
