@@ -62,7 +62,7 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
         runner=ModelRunner(model, Sampler(spec.vocab_size), device),
         compiler=_compiler(config, tokenizer, spec.vocab_size),
         tokenizer=tokenizer,
-        model_name=config.served_model_name or spec.name,
+        model_name=config.served_model_name or (path.resolve().name if path.is_dir() else path.stem),
         vocab_size=spec.vocab_size,
         num_pages=num_pages,
         max_context=min(config.max_context or spec.max_position, spec.max_position),
