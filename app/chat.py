@@ -45,7 +45,7 @@ async def create_chat_completion(state: AppState, body: bytes) -> Exchange:
     plan = plan_answer(request)
     logprobs = _wanted_logprobs(request)
     messages = plain_messages(request.messages)
-    prompt = await state.encode_chat(messages, plan.tools, **(request.chat_template_kwargs or {}))
+    prompt = await state.encode_chat(messages, plan.tools, request.chat_template_kwargs or {})
     params = sampling_params(
         request,
         max_tokens=_max_tokens(request, max(1, state.engine.max_context - len(prompt))),

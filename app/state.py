@@ -83,7 +83,10 @@ class AppState:
             )
 
     async def encode_chat(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **template_arguments: Any
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        template_arguments: dict[str, Any],
     ) -> list[int]:
         """The prompt of a conversation.
 
@@ -94,10 +97,9 @@ class AppState:
         try:
             return await self._in_thread(
                 self._template.encode,
-                self.engine.tokenizer,
                 messages,
-                tools=tools or None,
-                **template_arguments,
+                tools=tools,
+                kwargs=template_arguments,
             )
         except TemplateError as error:
             raise from_template(error) from None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -30,6 +32,8 @@ class Tokenizer:
         self.vocab_size: int = len(self.token_bytes)
         self.special_tokens: dict[str, int] = {t["content"]: t["id"] for t in added if t["special"]}
         """Text to id."""
+        self.special_pattern: re.Pattern[str] = _special_pattern(added)
+        """Matches what `encode` parses as one special token, with the space that belongs to it."""
         self.special_ids: frozenset[int] = frozenset(self.special_tokens.values())
         self.named_tokens: dict[str, str] = definition.named_tokens
         """`bos_token`, `eos_token`, …: the texts chat templates refer to by role."""
@@ -75,6 +79,18 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """
     definition = read_directory(path) if path.is_dir() else read_gguf_tokenizer(path)
     return Tokenizer(definition)
+
+
+def _special_pattern(added: list[dict[str, Any]]) -> re.Pattern[str]:
+    """The longest token wins where several begin; some take the space before or after them along."""
+    tokens = sorted((t for t in added if t["special"]), key=lambda token: -len(token["content"]))
+    texts = [
+        (r"\s*" if token["lstrip"] else "")
+        + re.escape(token["content"])
+        + (r"\s*" if token["rstrip"] else "")
+        for token in tokens
+    ]
+    return re.compile("|".join(texts) or "(?!)")
 
 
 def _backends(definition: TokenizerDefinition) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer]:
