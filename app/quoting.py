@@ -2,7 +2,8 @@
 
 Before a chat template runs, every piece of client text that is a special token's, or could become one
 beside other text, is replaced by a mark; afterwards the marks show which parts of the prompt must be
-encoded without parsing special tokens.
+encoded without parsing special tokens. (A template that wraps client text itself, as in
+`'<|' ~ role ~ '|>'`, means to make a special token of it.)
 """
 
 from __future__ import annotations

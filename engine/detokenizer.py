@@ -16,8 +16,8 @@ class Detokenizer:
     in `Tokenizer.decode`. The deltas' join depends on the ids only, not on how they were split over
     calls of `add`.
 
-    Stop strings are not empty. Of several the one whose last character comes first wins; of those that end at the
-    same character, the longest.
+    Stop strings are not empty. Of several, the one whose last character comes first wins; of those that
+    end at the same character, the longest.
     """
 
     def __init__(

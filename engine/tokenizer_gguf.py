@@ -44,7 +44,6 @@ class _PreTokenizer:
 _GPT2 = _PreTokenizer()
 _DIGITS = _PreTokenizer(single_digits=True)
 _LLAMA_BPE = _PreTokenizer(pattern=_LLAMA3, whole_words=True, add_bos=True)
-_QWEN = _PreTokenizer(pattern=_QWEN2, compose=True)
 _PRE_TOKENIZERS = {
     "default": _GPT2,
     "gpt-2": _GPT2,
@@ -57,8 +56,8 @@ _PRE_TOKENIZERS = {
     "llama-bpe": _LLAMA_BPE,
     "dbrx": _PreTokenizer(pattern=_LLAMA3),
     "smaug-bpe": _PreTokenizer(pattern=_LLAMA3),
-    "qwen2": _QWEN,
-    "deepseek-r1-qwen": _QWEN,
+    "qwen2": _PreTokenizer(pattern=_QWEN2, compose=True),
+    "deepseek-r1-qwen": _PreTokenizer(pattern=_QWEN2),
     "tekken": _PreTokenizer(pattern=_TEKKEN, whole_words=True, add_bos=True),
 }
 

@@ -78,6 +78,7 @@ def split(ids: Sequence[int], cuts: list[int]) -> list[Sequence[int]]:
     return [ids[start:end] for start, end in pairwise(ends)]
 
 
+@settings(deadline=None)
 @given(text=st.text(), cuts=st.lists(st.integers(0, 1000)))
 def test_deltas_join_to_the_text_however_it_is_split(text: str, cuts: list[int]) -> None:
     subject = detokenizer()
@@ -85,6 +86,7 @@ def test_deltas_join_to_the_text_however_it_is_split(text: str, cuts: list[int])
     assert "".join(parts) + subject.finish() == text
 
 
+@settings(deadline=None)
 @given(data=st.binary(), cuts=st.lists(st.integers(0, 1000)))
 def test_invalid_text_is_decoded_the_same_however_it_is_split(data: bytes, cuts: list[int]) -> None:
     subject = detokenizer()
@@ -113,6 +115,7 @@ def test_an_end_of_the_prompt_that_is_not_gone_on_with_stays_in_the_prompt(end: 
     assert "".join(deltas(detokenizer(prompt=prompt), [])) == ""
 
 
+@settings(deadline=None)
 @given(text=st.text(min_size=1), at=st.integers(0, 1000), cuts=st.lists(st.integers(0, 1000)))
 def test_only_new_text_follows_a_prompt_cut_anywhere(text: str, at: int, cuts: list[int]) -> None:
     data = text.encode()
@@ -233,7 +236,7 @@ def first_stop(text: str, stops: tuple[str, ...]) -> tuple[str, str | None]:
     return text, None
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 @given(
     text=st.text(alphabet="ab你", max_size=20),
     stops=st.lists(st.text(alphabet="ab你", min_size=1, max_size=6), min_size=1, max_size=3),
@@ -255,7 +258,7 @@ def test_stop_strings_against_the_reference(
     assert sent == before + (stopped if include_stop and stopped else "")
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 @given(
     text=st.text(alphabet="ab", max_size=20),
     stops=st.lists(st.text(alphabet="ab", min_size=1, max_size=6), min_size=1, max_size=3),
