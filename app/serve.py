@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 import uvloop
@@ -16,41 +17,44 @@ from engine.config import Config
 from engine.errors import ConfigError
 from engine.models.errors import ModelError
 
-if TYPE_CHECKING:
-    from engine.engine import Engine
-
 OPTIONS = Config
 
 
 def run(config: Config) -> int:
     """Serve until told to stop; returns the exit code."""
     _set_up_logging(config)
-    try:
-        engine = _load(config)
-    except (ModelError, ConfigError) as error:
-        raise CommandFailedError(str(error)) from error
-    from app.server import create_app, serve  # noqa: PLC0415  see _load
+    with _progress_bar() as progress, _one_line_errors():
+        progress("Starting torch", 0.0)
+        # Imported here because they import torch: that takes seconds, and `--help` must not wait for it.
+        from app.server import create_app, listen, serve  # noqa: PLC0415
+        from engine.load import load_engine  # noqa: PLC0415
 
-    try:
+        listen(config).close()  # an address that is taken is told before the model is loaded
+        engine = load_engine(config, progress)
+    with _one_line_errors():
         uvloop.run(serve(create_app(engine, config), config, lambda url: _tell(url, engine.model_name)))
-    except OSError as error:
-        address = f"{config.host}:{config.port}"
-        raise CommandFailedError(f"cannot listen on {address}: {error.strerror or error}") from error
     return 0
 
 
-def _load(config: Config) -> Engine:
-    """Load the engine; a bar shows how far that is, on a terminal only."""
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except (ModelError, ConfigError) as error:
+        raise CommandFailedError(str(error)) from error
+    except OSError as error:
+        where = error.filename or "cannot listen"
+        raise CommandFailedError(f"{where}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """A function that shows what is being done and the fraction that is done; on a terminal only."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        bar = progress.add_task("starting torch", total=1.0)
-        # Imported here because it imports torch: that takes seconds, and `--help` must not wait for it.
-        from engine.load import load_engine  # noqa: PLC0415
-
-        return load_engine(
-            config, lambda stage, fraction: progress.update(bar, description=stage, completed=fraction)
-        )
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+        bar = bars.add_task("", total=1.0)
+        yield lambda stage, fraction: bars.update(bar, description=stage, completed=fraction)
 
 
 def _set_up_logging(config: Config) -> None:
