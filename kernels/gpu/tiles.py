@@ -1,0 +1,97 @@
+"""How large the pieces are that attention kernels work on, by architecture, head size and dtype.
+
+A table instead of autotuning: a step never measures anything. What is in it compiles without register
+spills (`tests/kernels/triton/compiled` checks every row); no row has been tuned by measurement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+INTERPRETER: Final = "interpreter"
+"""The architecture of Triton's interpreter, whose cost is per operation: large blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One kernel's launch: rows and keys of a block, warps of a program, stages of the load pipeline."""
+
+    block_m: int
+    block_n: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTiles:
+    """All that attention over one model's heads needs."""
+
+    narrow: Tile
+    """Decode: the query heads of one KV head, one or few tokens."""
+    wide: Tile
+    """Decode of tokens that share pages, or of several tokens of one sequence."""
+    prefill: Tile
+    split: int
+    """Keys of one decode work item; a property of the table alone, so that how a sequence's keys are
+    partitioned, and with it the rounding of its result, does not depend on other sequences."""
+
+
+_SPLIT: Final = 512
+
+# architecture → padded head size → (narrow, wide, prefill) for 16-bit queries
+_TABLE: Final[dict[str, dict[int, tuple[Tile, Tile, Tile]]]] = {
+    "sm_80": {
+        64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+        128: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+        256: (Tile(16, 64, 4, 2), Tile(64, 32, 8, 2), Tile(64, 64, 8, 2)),
+    },
+    "sm_89": {
+        64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+        128: (Tile(16, 128, 8, 3), Tile(64, 64, 8, 2), Tile(128, 64, 8, 3)),
+        256: (Tile(16, 64, 4, 3), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2)),
+    },
+    "sm_90": {
+        64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+        128: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+        256: (Tile(16, 64, 4, 3), Tile(64, 32, 4, 2), Tile(128, 64, 8, 2)),
+    },
+    "sm_100": {
+        64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+        128: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+        256: (Tile(16, 64, 4, 3), Tile(64, 32, 8, 2), Tile(128, 32, 8, 2)),
+    },
+    "gfx942": {
+        64: (Tile(16, 64, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 2)),
+        128: (Tile(16, 32, 4, 2), Tile(64, 32, 4, 2), Tile(128, 64, 8, 1)),
+        256: (Tile(16, 32, 4, 2), Tile(64, 32, 8, 1), Tile(128, 32, 8, 2)),
+    },
+}
+# float32 is for comparisons: small tiles that fit everywhere.
+_FLOAT32: Final = {
+    64: (Tile(16, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2)),
+    128: (Tile(16, 32, 4, 2), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
+    256: (Tile(16, 16, 4, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 1)),
+}
+_NEAREST: Final = {"sm_86": "sm_89", "sm_87": "sm_89", "sm_120": "sm_89", "gfx950": "gfx942"}
+"""Architectures that take another's rows: the same limits or wider ones."""
+
+
+def attention_tiles(architecture: str, head_dim: int, dtype: torch.dtype) -> AttentionTiles:
+    """The tiles for queries of `dtype`.
+
+    Raises:
+        ValueError: no row for this architecture, or heads are wider than 256.
+    """
+    padded = next((size for size in (64, 128, 256) if size >= head_dim), None)
+    if padded is None:
+        raise ValueError(f"heads of {head_dim} dimensions are wider than 256")
+    if architecture == INTERPRETER:
+        return AttentionTiles(Tile(16, 128, 4, 1), Tile(64, 128, 4, 1), Tile(64, 64, 4, 1), split=128)
+    known = _NEAREST.get(architecture, architecture)
+    if known not in _TABLE:
+        raise ValueError(f"no kernel tiles for architecture {architecture!r}")
+    sizes = _FLOAT32 if dtype == torch.float32 else _TABLE[known]
+    return AttentionTiles(*sizes[padded], split=_SPLIT)

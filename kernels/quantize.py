@@ -1,0 +1,56 @@
+"""8-bit pages in plain torch: what the kernels' formats mean, and how tests and converters make them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.paged import PagedCache
+
+INT8_MAX = 127.0
+E4M3_MAX = 448.0
+
+
+def quantize_rows(x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """Symmetric 8-bit codes with one scale for each vector of the last dimension.
+
+    Args:
+        x: [..., D], any float type.
+        kind: "int8", or "fp8" for e4m3fn.
+
+    Returns:
+        int8 or uint8 codes [..., D] and float32 scales [...]; x ≈ codes * scales. A zero vector has scale 0.
+    """
+    wide = x.float()
+    largest = wide.abs().amax(-1, keepdim=True)
+    scales = largest / (INT8_MAX if kind == "int8" else E4M3_MAX)
+    scaled = wide / torch.where(scales > 0, scales, 1.0)
+    if kind == "int8":
+        return scaled.round().to(torch.int8), scales[..., 0]
+    if kind == "fp8":
+        codes = scaled.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+        return codes.view(torch.uint8), scales[..., 0]
+    raise ValueError(f"no 8-bit format {kind!r}")
+
+
+def dequantize_rows(codes: Tensor, scales: Tensor) -> Tensor:
+    """float32 values of `quantize_rows`."""
+    plain = codes.view(torch.float8_e4m3fn) if codes.dtype == torch.uint8 else codes
+    return plain.float() * scales[..., None]
+
+
+def quantize_pages(keys: Tensor, values: Tensor, kind: str) -> PagedCache:
+    """Pages [num_pages, page_size, kv_heads, head_dim] in 8 bits."""
+    key_codes, key_scales = quantize_rows(keys, kind)
+    value_codes, value_scales = quantize_rows(values, kind)
+    return PagedCache(key_codes, value_codes, key_scales, value_scales)
+
+
+def dequantize_pages(cache: PagedCache) -> tuple[Tensor, Tensor]:
+    """float32 keys and values."""
+    if cache.key_scales is None or cache.value_scales is None:
+        return cache.keys.float(), cache.values.float()
+    return (
+        dequantize_rows(cache.keys, cache.key_scales),
+        dequantize_rows(cache.values, cache.value_scales),
+    )
