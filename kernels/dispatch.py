@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,23 +17,99 @@ from kernels.paged import PagedRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """What a decoder is made of besides matrix products; semantics in `kernels.reference`."""
+    """What a decoder is made of besides matrix products; semantics in `kernels.reference`.
 
-    rms_norm: Callable[[Tensor, Tensor, float], Tensor]
-    rotate: Callable[[Tensor, Tensor, Tensor], Tensor]
+    Each is as large as one pass over memory can be: a GPU runs it as one kernel.
+    """
+
+    rows: Callable[..., Any]
+    """Place a step's tokens, once a step: arguments of `reference_rows`. Its result is for the others."""
+    add_rms_norm: Callable[[Tensor | None, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    """(x, residual, weight, eps) → the norm of residual + x, and that sum. Nothing is added if x is None.
+    The residual may be overwritten."""
+    rotate_and_write: Callable[..., Tensor]
+    """Norm and turn queries and keys, store keys and values: arguments of `reference_rotate_and_write`.
+    The queries given may be overwritten."""
     silu_mul: Callable[[Tensor, Tensor], Tensor]
-    kv_write: Callable[[Tensor, Tensor, PagedRows], None]
-    paged_attention: Callable[[Tensor, Tensor, Tensor, PagedRows, int | None], Tensor]
+    paged_attention: Callable[[Tensor, Tensor, Tensor, Any, int | None], Tensor]
 
 
-_REFERENCE: Final = Operations(
-    rms_norm=reference.rms_norm,
-    rotate=reference.rotate,
-    silu_mul=reference.silu_mul,
-    kv_write=reference.kv_write,
-    paged_attention=reference.paged_attention,
-)
-_TABLE: Final = {"cpu": _REFERENCE, "cuda": _REFERENCE}
+def reference_rows(
+    query_starts: npt.NDArray[np.int32],
+    context_lens: npt.NDArray[np.int32],
+    page_table: npt.NDArray[np.int32],
+    slots: npt.NDArray[np.int64],
+    device: torch.device,
+) -> PagedRows:
+    """Rows as plain torch takes them; arguments as in `PagedRows`."""
+    return PagedRows(
+        query_starts=query_starts.tolist(),
+        context_lens=context_lens.tolist(),
+        page_table=torch.from_numpy(page_table).to(device, torch.int64),
+        slots=torch.from_numpy(slots).to(device),
+    )
+
+
+def reference_add_rms_norm(
+    x: Tensor | None, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """[T, N] each, weight [N]."""
+    if x is not None:
+        residual = residual + x
+    return reference.rms_norm(residual, weight, eps), residual
+
+
+def reference_rotate_and_write(
+    projected: tuple[Tensor, Tensor, Tensor],
+    angles: tuple[Tensor, Tensor],
+    norms: tuple[Tensor, Tensor, float] | None,
+    pages: tuple[Tensor, Tensor],
+    rows: PagedRows,
+) -> Tensor:
+    """Between projections and attention.
+
+    Args:
+        projected: queries [T, num_heads, head_dim], keys and values [T, kv_heads, head_dim].
+        angles: cosines and sines, float32 [T, rotary_dim / 2].
+        norms: weights [head_dim] of the norms of query and key heads, and epsilon; None: no such norms.
+        pages: of keys and of values, [num_pages, page_size, kv_heads, head_dim].
+
+    Returns:
+        The queries.
+    """
+    query, key, value = projected
+    if norms is not None:
+        query_weight, key_weight, eps = norms
+        query = reference.rms_norm(query, query_weight, eps)
+        key = reference.rms_norm(key, key_weight, eps)
+    reference.kv_write(reference.rotate(key, *angles), pages[0], rows)
+    reference.kv_write(value, pages[1], rows)
+    return reference.rotate(query, *angles)
+
+
+def _cpu() -> Operations:
+    return Operations(
+        rows=reference_rows,
+        add_rms_norm=reference_add_rms_norm,
+        rotate_and_write=reference_rotate_and_write,
+        silu_mul=reference.silu_mul,
+        paged_attention=reference.paged_attention,
+    )
+
+
+def _cuda() -> Operations:
+    from kernels.gpu import step  # noqa: PLC0415  # imports Triton, which a CPU does without
+
+    return Operations(
+        rows=step.StepRows,
+        add_rms_norm=step.add_rms_norm,
+        rotate_and_write=step.rotate_and_write,
+        silu_mul=step.silu_mul,
+        paged_attention=step.paged_attention,
+    )
+
+
+_TABLE: Final = {"cpu": _cpu, "cuda": _cuda}
 
 
 def operations(device: torch.device) -> Operations:
@@ -42,4 +120,4 @@ def operations(device: torch.device) -> Operations:
     """
     if device.type not in _TABLE:
         raise ValueError(f"no kernels for device {device.type!r}; there are some for {', '.join(_TABLE)}")
-    return _TABLE[device.type]
+    return _TABLE[device.type]()

@@ -6,6 +6,8 @@ Llama (arXiv:2302.13971), Mistral (arXiv:2310.06825), Qwen2 (arXiv:2407.10671) a
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,7 +18,6 @@ from engine.models.rope import rotary_angles, rotary_frequencies
 from engine.models.spec import ModelSpec
 from engine.models.weights import LayerWeights, Weights
 from kernels.dispatch import operations
-from kernels.paged import PagedRows
 
 
 class Decoder:
@@ -42,41 +43,35 @@ class Decoder:
         Returns:
             float32 logits [S, vocab] of `batch.logit_rows`.
         """
-        rows = self._paged_rows(batch)
+        rows = self._ops.rows(
+            batch.query_starts, batch.context_lens, batch.page_table, batch.kv_slots, self._device
+        )
         positions = torch.from_numpy(batch.positions).to(self._device)
         angles = rotary_angles(self._frequencies, self._attention_factor, positions)
-        x = F.embedding(token_ids, self._weights.embed)
+        add_norm, eps = self._ops.add_rms_norm, self._spec.rms_eps
+        x, residual = None, F.embedding(token_ids, self._weights.embed)
         for index, layer in enumerate(self._weights.layers):
-            normed = self._ops.rms_norm(x, layer.input_norm, self._spec.rms_eps)
-            x = x + self._attention(index, layer, normed, angles, rows)
-            x = x + self._mlp(layer, self._ops.rms_norm(x, layer.post_norm, self._spec.rms_eps))
-        last = x.index_select(0, torch.from_numpy(batch.logit_rows).to(self._device))
-        last = self._ops.rms_norm(last, self._weights.norm, self._spec.rms_eps)
-        return F.linear(last, self._weights.lm_head).float()
-
-    def _paged_rows(self, batch: Batch) -> PagedRows:
-        return PagedRows(
-            query_starts=batch.query_starts.tolist(),
-            context_lens=batch.context_lens.tolist(),
-            page_table=torch.from_numpy(batch.page_table).to(self._device, torch.int64),
-            slots=torch.from_numpy(batch.kv_slots).to(self._device),
-        )
+            normed, residual = add_norm(x, residual, layer.input_norm, eps)
+            x = self._attention(index, layer, normed, angles, rows)
+            normed, residual = add_norm(x, residual, layer.post_norm, eps)
+            x = self._mlp(layer, normed)
+        normed, _ = add_norm(x, residual, self._weights.norm, eps)
+        sampling = normed.index_select(0, torch.from_numpy(batch.logit_rows).to(self._device))
+        return F.linear(sampling, self._weights.lm_head).float()
 
     def _attention(
-        self, index: int, layer: LayerWeights, x: Tensor, angles: tuple[Tensor, Tensor], rows: PagedRows
+        self, index: int, layer: LayerWeights, x: Tensor, angles: tuple[Tensor, Tensor], rows: Any
     ) -> Tensor:
         spec, ops = self._spec, self._ops
         query = F.linear(x, layer.q, layer.q_bias).view(-1, spec.num_heads, spec.head_dim)
         key = F.linear(x, layer.k, layer.k_bias).view(-1, spec.num_kv_heads, spec.head_dim)
         value = F.linear(x, layer.v, layer.v_bias).view(-1, spec.num_kv_heads, spec.head_dim)
+        norms = None
         if layer.q_norm is not None and layer.k_norm is not None:
-            query = ops.rms_norm(query, layer.q_norm, spec.rms_eps)
-            key = ops.rms_norm(key, layer.k_norm, spec.rms_eps)
-        query, key = ops.rotate(query, *angles), ops.rotate(key, *angles)
-        key_pages, value_pages = self._kv.keys[index], self._kv.values[index]
-        ops.kv_write(key, key_pages, rows)
-        ops.kv_write(value, value_pages, rows)
-        attended = ops.paged_attention(query, key_pages, value_pages, rows, spec.sliding_window[index])
+            norms = (layer.q_norm, layer.k_norm, spec.rms_eps)
+        pages = self._kv.keys[index], self._kv.values[index]
+        query = ops.rotate_and_write((query, key, value), angles, norms, pages, rows)
+        attended = ops.paged_attention(query, *pages, rows, spec.sliding_window[index])
         return F.linear(attended.flatten(1), layer.o, layer.o_bias)
 
     def _mlp(self, layer: LayerWeights, x: Tensor) -> Tensor:

@@ -156,30 +156,26 @@ def rotate_and_write_kernel(
 
 
 def rotate_and_write(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    projected: tuple[Tensor, Tensor, Tensor],
     angles: tuple[Tensor, Tensor],
     cache: PagedCache,
     slots: Tensor,
-    *,
-    norms: tuple[Tensor, Tensor] | None = None,
-    eps: float = 0.0,
+    norms: tuple[Tensor, Tensor, float] | None,
 ) -> None:
     """Norm and rotate queries in place; norm and rotate keys, and store them and the values.
 
     Args:
-        query: [T, num_heads, head_dim]; overwritten. Like `key` and `value` it may be a slice of a wider
-            projection with a dense last dimension.
-        key, value: [T, kv_heads, head_dim].
+        projected: queries [T, num_heads, head_dim], keys and values [T, kv_heads, head_dim]; all may be
+            slices of one wider projection with a dense last dimension.
         angles: cosines and sines, float32 [T, rotary_dim / 2], dense; further dimensions are not turned.
         slots: int32 [T], page * page_size + offset; -1: store nothing.
-        norms: weights [head_dim] of the norms of query and key heads, None: no norms.
+        norms: weights [head_dim] of the norms of query and key heads, and epsilon; None: no norms.
     """
+    query, key, value = projected
     tokens, num_heads, head_dim = query.shape
     half = angles[0].shape[-1]
     blocks = triton.cdiv(num_heads, _BLOCK_H) + triton.cdiv(cache.num_heads, _BLOCK_H)
-    query_weight, key_weight = norms if norms is not None else (None, None)
+    query_weight, key_weight, eps = norms or (None, None, 0.0)
     rotate_and_write_kernel[(tokens, blocks)](
         query,
         key,

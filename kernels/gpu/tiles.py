@@ -79,7 +79,19 @@ _NEAREST: Final = {"sm_86": "sm_89", "sm_87": "sm_89", "sm_120": "sm_89", "gfx95
 """Architectures that take another's rows: the same limits or wider ones."""
 
 
-def attention_tiles(architecture: str, head_dim: int, dtype: torch.dtype) -> AttentionTiles:
+def architecture(device: torch.device) -> str:
+    """What the table calls a device: "sm_90", "gfx942", or the interpreter where tensors are on a CPU."""
+    if device.type == "cpu":
+        return INTERPRETER
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip:
+        return str(properties.gcnArchName).split(":")[0]
+    return f"sm_{properties.major}{properties.minor}"
+
+
+def attention_tiles(
+    architecture: str, head_dim: int, dtype: torch.dtype, page_dtype: torch.dtype
+) -> AttentionTiles:
     """The tiles for queries of `dtype`.
 
     Raises:

@@ -192,7 +192,7 @@ def attention_problem(
             slots=np.zeros(starts[-1], np.int64),
             page_size=case.page_size,
             group=num_heads // kv_heads,
-            tiles=attention_tiles(architecture, case.head_dim, case.dtype),
+            tiles=attention_tiles(architecture, case.head_dim, case.dtype, cache.keys.dtype),
             device=torch.device(device),
         ),
     )

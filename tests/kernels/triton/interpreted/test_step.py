@@ -92,9 +92,9 @@ def angles(half: int) -> tuple[Tensor, Tensor]:
     return turns.cos(), turns.sin()
 
 
-def expected_heads(heads: Tensor, turn: tuple[Tensor, Tensor], weight: Tensor | None, eps: float) -> Tensor:
+def expected_heads(heads: Tensor, turn: tuple[Tensor, Tensor], weight: Tensor | None) -> Tensor:
     """Norm and rotation in float64."""
-    wide = heads.double() if weight is None else exact_norm(heads, weight, eps)
+    wide = heads.double() if weight is None else exact_norm(heads, weight, 1e-6)
     half = turn[0].shape[-1]
     cosine, sine = (each.double()[:, None] for each in turn)
     first, second = wide[..., :half], wide[..., half : 2 * half]
@@ -110,15 +110,15 @@ SLOTS = torch.tensor([7, 0, -1, 11, 4], dtype=torch.int32)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rotate_and_write(dtype: torch.dtype, head_dim: int, half: int, has_norms: bool) -> None:
     query, key, value = projection(dtype, head_dim)
-    norms = (normal(head_dim, seed=2).to(dtype), normal(head_dim, seed=3).to(dtype)) if has_norms else None
+    weights = normal(2, head_dim, seed=2).to(dtype)
+    norms = (weights[0], weights[1], 1e-6) if has_norms else None
     turn = angles(half)
     keys = torch.full((4, 3, 2, head_dim), 9.0, dtype=dtype)
     cache = PagedCache(keys, keys.clone())
-    weights = norms or (None, None)
-    want_query = expected_heads(query, turn, weights[0], 1e-6)
-    want_key = expected_heads(key, turn, weights[1], 1e-6)
+    want_query = expected_heads(query, turn, weights[0] if has_norms else None)
+    want_key = expected_heads(key, turn, weights[1] if has_norms else None)
     before = key.clone()
-    rotate_and_write(query, key, value, turn, cache, SLOTS, norms=norms, eps=1e-6)
+    rotate_and_write((query, key, value), turn, cache, SLOTS, norms)
     tolerance = RELATIVE[dtype]
     torch.testing.assert_close(query.double(), want_query, rtol=tolerance, atol=tolerance)
     assert torch.equal(key, before)
@@ -139,7 +139,7 @@ def test_rotate_and_write_in_8_bits(kind: str, dtype: torch.dtype) -> None:
     codes = torch.full((4, 3, 2, 64), 9, dtype=dtype)
     scales = torch.full((4, 3, 2), 9.0)
     cache = PagedCache(codes, codes.clone(), scales, scales.clone())
-    rotate_and_write(query, key, value, turn, cache, SLOTS)
+    rotate_and_write((query, key, value), turn, cache, SLOTS, None)
     rotated = reference.rotate(key, *turn)
     keys, values = (pages.flatten(0, 1) for pages in dequantize_pages(cache))
     for index in (0, 1, 3, 4):
@@ -164,6 +164,7 @@ def test_e4m3_codec_is_exact() -> None:
         pages = torch.zeros((1, 1, count, 64), dtype=torch.uint8)
         cache = PagedCache(pages, pages.clone(), torch.zeros(1, 1, count), torch.zeros(1, 1, count))
         turn = (torch.ones(1, 32), torch.zeros(1, 32))
-        rotate_and_write(heads.clone(), heads, heads, turn, cache, torch.zeros(1, dtype=torch.int32))
+        slots = torch.zeros(1, dtype=torch.int32)
+        rotate_and_write((heads.clone(), heads, heads), turn, cache, slots, None)
         expected = heads.to(torch.float8_e4m3fn).float()
         assert torch.equal(dequantize_pages(cache)[1][0], expected)

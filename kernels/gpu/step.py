@@ -1,0 +1,83 @@
+"""The operations of a decoder step as `kernels.dispatch` names them, on the Triton kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kernels.gpu import kv_write, norm
+from kernels.gpu.activation import silu_mul
+from kernels.gpu.attention_decode import decode_attention
+from kernels.gpu.attention_plan import AttentionPlan, plan_attention
+from kernels.gpu.attention_prefill import prefill_attention
+from kernels.gpu.tiles import architecture, attention_tiles
+from kernels.paged import PagedCache
+
+__all__ = ["StepRows", "add_rms_norm", "paged_attention", "rotate_and_write", "silu_mul"]
+
+
+class StepRows:
+    """The rows of one step, planned for a model's heads when a layer first asks, and used by all layers."""
+
+    def __init__(
+        self,
+        query_starts: npt.NDArray[np.int32],
+        context_lens: npt.NDArray[np.int32],
+        page_table: npt.NDArray[np.int32],
+        slots: npt.NDArray[np.int64],
+        device: torch.device,
+    ) -> None:
+        self._arrays = (query_starts, context_lens, page_table, slots)
+        self._device = device
+        self._plan: AttentionPlan | None = None
+
+    def plan(self, query: Tensor, cache: PagedCache) -> AttentionPlan:
+        """The step's work lists. Every layer has heads of one shape and pages of one size."""
+        if self._plan is None:
+            query_starts, context_lens, page_table, slots = self._arrays
+            self._plan = plan_attention(
+                query_starts=query_starts,
+                context_lens=context_lens,
+                page_table=page_table,
+                slots=slots,
+                page_size=cache.page_size,
+                group=query.shape[1] // cache.num_heads,
+                tiles=attention_tiles(
+                    architecture(self._device), query.shape[2], query.dtype, cache.keys.dtype
+                ),
+                device=self._device,
+            )
+        return self._plan
+
+
+def add_rms_norm(x: Tensor | None, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The norm, and the residual, to which x was added in place."""
+    return norm.add_rms_norm(x, residual, weight, eps), residual
+
+
+def rotate_and_write(
+    projected: tuple[Tensor, Tensor, Tensor],
+    angles: tuple[Tensor, Tensor],
+    norms: tuple[Tensor, Tensor, float] | None,
+    pages: tuple[Tensor, Tensor],
+    rows: StepRows,
+) -> Tensor:
+    """The queries given, normed and turned in place."""
+    query = projected[0]
+    cache = PagedCache(*pages)
+    kv_write.rotate_and_write(projected, angles, cache, rows.plan(query, cache).slots, norms)
+    return query
+
+
+def paged_attention(
+    query: Tensor, key_pages: Tensor, value_pages: Tensor, rows: StepRows, window: int | None
+) -> Tensor:
+    """Rows of few tokens are decoded, the others prefilled."""
+    cache = PagedCache(key_pages, value_pages)
+    plan = rows.plan(query, cache)
+    output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    decode_attention(query, cache, plan, output, window=window)
+    prefill_attention(query, cache, plan, output, window=window)
+    return output
