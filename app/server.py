@@ -14,15 +14,17 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from app.chat import create_chat_completion
 from app.completions import create_completion
 from app.endpoint import GenerateEndpoint
 from app.errors import ApiError
+from app.live import Live, LiveFeed, LiveSnapshot
 from app.middleware import RequestContext
 from app.models_api import get_model, list_models
 from app.operations import health, metrics, ready
+from app.page import page_routes
 from app.state import AppState
 from engine.config import Config
 from engine.engine import Engine
@@ -53,6 +55,7 @@ def create_app(engine: Engine, config: Config) -> Starlette:
             Route("/health", health),
             Route("/ready", ready),
             Route("/metrics", metrics),
+            *_looking_routes(engine, config),
         ],
         middleware=[Middleware(RequestContext)],
         exception_handlers={ApiError: _api_error, HTTPException: _http_error},
@@ -61,6 +64,16 @@ def create_app(engine: Engine, config: Config) -> Starlette:
     app.router.redirect_slashes = False
     app.state.radish = AppState(engine, config)
     return app
+
+
+def _looking_routes(engine: Engine, config: Config) -> list[BaseRoute]:
+    """For people: the page, and what it draws."""
+    live = Live(engine, show_text=config.show_prompts)
+    return [
+        Route("/live", LiveFeed(live), methods=["GET"]),
+        Route("/live/snapshot", LiveSnapshot(live), methods=["GET"]),
+        *page_routes(),
+    ]
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

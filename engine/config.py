@@ -82,6 +82,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float,
         _Meta(ge=0, description="Time running streams get to finish after SIGTERM.", extra={"unit": "s"}),
     ] = 30.0
+    show_prompts: Annotated[
+        bool,
+        _Meta(description="Show how cached prompts begin to whoever opens the live page."),
+    ] = False
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _Meta(description="Least severe message to log.")
     ] = "info"

@@ -27,11 +27,13 @@ from engine.batch import Batch, Masks, Runner, StepOutput
 from engine.config import Config
 from engine.detokenizer import Detokenizer
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
+from engine.history import History
 from engine.outputs import accept_token, append_forced_tokens
 from engine.page_pool import PagePool
 from engine.prefix_tree import PrefixTree
 from engine.request import GenerateRequest, Request, Sequence
 from engine.scheduler import Plan, Row, Scheduler
+from engine.snapshot import Snapshot, take
 from engine.stats import Load, Stats
 from engine.stream import Update, UpdateStream
 from engine.tokenizer import Tokenizer
@@ -51,6 +53,10 @@ class _Step:
     plan: Plan
     batch: Batch
     sampling: list[Row]
+    launched: float
+    """`time.monotonic()` seconds."""
+    cached_tokens: int
+    """Found in the prefix tree for sequences that start here."""
     output: asyncio.Future[StepOutput]
 
 
@@ -82,10 +88,12 @@ class Engine:
         self.max_context = min(max_context, num_pages * config.page_size)
         """Longest prompt plus output (tokens); what fits in it fits the pool."""
         self.stats = Stats()
+        self.history = History()
         self._runner = runner
         self._tree = PrefixTree(config.page_size) if config.prefix_cache else None
+        self._pool = PagePool(num_pages, config.page_size)
         self._scheduler = Scheduler(
-            PagePool(num_pages, config.page_size),
+            self._pool,
             self._tree,
             self.stats,
             max_batch_tokens=config.max_batch_tokens,
@@ -189,6 +197,16 @@ class Engine:
             tree_nodes=self._tree.num_nodes if self._tree else 0,
         )
 
+    def snapshot(self, *, show_text: bool) -> Snapshot:
+        """A bounded picture of scheduler, pool and tree; `show_text` puts the beginnings of prompts in it."""
+        return take(
+            self._scheduler.running.values(),
+            self._scheduler.waiting,
+            self._pool,
+            self._tree,
+            self.tokenizer if show_text else None,
+        )
+
     def flush_cache(self) -> None:
         """Forget every cached prefix that no running sequence uses."""
         self._scheduler.flush()
@@ -241,6 +259,7 @@ class Engine:
         self._finish_interval_s += 0.1 * (min(now - self._last_finish, 60.0) - self._finish_interval_s)
         self._last_finish = now
         self.stats.record_finish(sequence, update.finish_reason, now)
+        self.history.record_end(sequence)
         self._released.append(sequence.id)
         del self._live[sequence.id]
         if not self._live:
@@ -285,6 +304,7 @@ class Engine:
         if flight is not None and self._pays_to_read_first():
             return None
         started = time.perf_counter()
+        hits = self.stats.prefix_hits
         plan = self._scheduler.plan()
         if plan is None:
             return None
@@ -298,8 +318,14 @@ class Engine:
         )
         self._released = []
         self.stats.step_plan.observe(time.perf_counter() - started)
-        output = asyncio.get_running_loop().run_in_executor(self._worker, self._runner.run, batch)
-        return _Step(plan, batch, [row for row in plan.rows.values() if row.samples], output)
+        return _Step(
+            plan=plan,
+            batch=batch,
+            sampling=[row for row in plan.rows.values() if row.samples],
+            launched=time.monotonic(),
+            cached_tokens=self.stats.prefix_hits - hits,
+            output=asyncio.get_running_loop().run_in_executor(self._worker, self._runner.run, batch),
+        )
 
     def _pays_to_read_first(self) -> bool:
         """Whether to land the step in flight before planning the next one.
@@ -327,6 +353,9 @@ class Engine:
         for row in step.plan.rows.values():
             self._scheduler.commit(row)
         now = time.monotonic()
+        self.history.record_step(
+            step.plan.rows.values(), cached=step.cached_tokens, launched=step.launched, landed=now
+        )
         for row, token_id, logprob in zip(step.sampling, output.token_ids, output.logprobs, strict=True):
             sequence = row.sequence
             if not sequence.take_sample():

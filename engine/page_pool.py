@@ -19,6 +19,11 @@ class PagePool:
         """Number of pages that can be allocated now."""
         return len(self._free)
 
+    @property
+    def taken(self) -> bytes:
+        """One byte a page: 1 where it is allocated."""
+        return bytes(self._taken)
+
     def pages_for(self, tokens: int) -> int:
         """Pages that hold `tokens` tokens."""
         return -(-tokens // self.page_size)

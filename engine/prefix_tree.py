@@ -14,16 +14,20 @@ recently used first, page by page from their ends.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
 class Node:
     """A span of tokens and the pages with their KV; `len(tokens) == len(pages) * page_size`."""
 
-    __slots__ = ("children", "last_used", "locks", "namespace", "pages", "parent", "tokens")
+    __slots__ = ("children", "id", "last_used", "locks", "namespace", "pages", "parent", "tokens")
 
-    def __init__(self, namespace: str, parent: Node | None, tokens: list[int], pages: list[int]) -> None:
+    def __init__(
+        self, id_: int, namespace: str, parent: Node | None, tokens: list[int], pages: list[int]
+    ) -> None:
+        self.id = id_
         self.namespace = namespace
         self.parent = parent
         self.tokens = tokens
@@ -56,11 +60,17 @@ class PrefixTree:
         self.protected = 0
         self.num_nodes = 0
         self._roots: dict[str, Node] = {}
+        self._ids = itertools.count(1)
         self._clock = 0
         # Candidates for eviction. Entries go stale when their node is used, locked or grows children;
         # they are recognised when popped. (last use, serial number, node): the serial number breaks ties.
         self._heap: list[tuple[int, int, Node]] = []
         self._offers = 0
+
+    @property
+    def roots(self) -> Iterable[Node]:
+        """One for each namespace; their children are the first nodes that own pages."""
+        return self._roots.values()
 
     def match(self, namespace: str, tokens: Sequence[int]) -> Prefix:
         """The longest cached prefix of `tokens`, in whole pages. Splits a node that matches in part."""
@@ -91,7 +101,7 @@ class PrefixTree:
         rest = len(known.pages)
         if rest == len(pages):
             return known
-        parent = known.node or self._roots.setdefault(namespace, Node(namespace, None, [], []))
+        parent = known.node or self._root(namespace)
         new_tokens, new_pages = list(tokens[rest * self.page_size :]), list(pages[rest:])
         if known.node is not None and not parent.children and parent.locks <= 1:
             # A leaf grows in place: a prompt that arrives in chunks stays one node. If it is locked
@@ -100,7 +110,7 @@ class PrefixTree:
             node.tokens += new_tokens
             node.pages += new_pages
         else:
-            node = Node(namespace, parent, new_tokens, new_pages)
+            node = Node(next(self._ids), namespace, parent, new_tokens, new_pages)
             parent.children[self._key(new_tokens, 0)] = node
             self.num_nodes += 1
         if node.locks:
@@ -150,6 +160,11 @@ class PrefixTree:
                 self._remove(leaf)
         return freed
 
+    def _root(self, namespace: str) -> Node:
+        if namespace not in self._roots:
+            self._roots[namespace] = Node(next(self._ids), namespace, None, [], [])
+        return self._roots[namespace]
+
     def _child(self, node: Node, tokens: Sequence[int], at: int) -> Node | None:
         return node.children.get(self._key(tokens, at)) if at + self.page_size <= len(tokens) else None
 
@@ -175,7 +190,7 @@ class PrefixTree:
         size = pages * self.page_size
         parent = node.parent
         assert parent is not None, "roots own no pages"
-        upper = Node(node.namespace, parent, node.tokens[:size], node.pages[:pages])
+        upper = Node(next(self._ids), node.namespace, parent, node.tokens[:size], node.pages[:pages])
         upper.locks, upper.last_used = node.locks, node.last_used
         parent.children[self._key(upper.tokens, 0)] = upper
         node.parent = upper

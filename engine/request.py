@@ -21,6 +21,7 @@ from engine.detokenizer import Detokenizer
 from engine.params import SamplingParams
 from engine.prefix_tree import Node
 from engine.stream import FinishReason, UpdateStream
+from engine.timeline import Timeline
 from grammars.base import Grammar, Matcher
 
 
@@ -80,6 +81,7 @@ class Sequence:
     preemptions: int = 0
     finish_reason: FinishReason | None = None
     timing: Timing = field(default_factory=Timing)
+    timeline: Timeline = field(default_factory=Timeline)
 
     @property
     def known(self) -> int:
