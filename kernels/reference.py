@@ -16,6 +16,9 @@ from kernels.paged import PagedRows
 
 _MAX_SCORES: Final = 1 << 20
 """Attention scores held at once; bounds memory whatever the context, and 4 MiB stays in cache."""
+_NONE: Final = torch.finfo(torch.float32).min
+"""The score of a hidden key. Unlike minus infinity it leaves a block of nothing else without NaN: its
+weight vanishes beside any real score."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -75,7 +78,8 @@ def paged_attention(
 def _attend(
     query: Tensor, kv_pages: tuple[Tensor, Tensor], page_ids: Tensor, context: int, window: int | None
 ) -> Tensor:
-    """One row, by blocks of keys with a running softmax (arXiv:1805.02867, arXiv:2112.05682)."""
+    """One row, by blocks of keys; the results of blocks are weighted by the sums of their exponentials,
+    kept as logarithms (arXiv:2112.05682)."""
     count, num_heads, head_dim = query.shape
     _, page_size, kv_heads, _ = kv_pages[0].shape
     group = num_heads // kv_heads
@@ -83,9 +87,7 @@ def _attend(
     # [kv_heads, group * count, head_dim]: one matrix product a KV head serves its whole group.
     scaled = (query.float() * head_dim**-0.5).view(count, kv_heads, group, head_dim)
     scaled = scaled.permute(1, 2, 0, 3).reshape(kv_heads, group * count, head_dim)
-    highest = scaled.new_full((kv_heads, group * count, 1), torch.finfo(torch.float32).min)
-    total = torch.zeros_like(highest)
-    weighted = torch.zeros_like(scaled)
+    attended, mass = torch.zeros_like(scaled), scaled.new_full((kv_heads, group * count, 1), _NONE)
     oldest = 0 if window is None else max(0, positions.start + 1 - window)
     block = max(1, _MAX_SCORES // (num_heads * count * page_size)) * page_size
     for start in range(oldest // page_size * page_size, context, block):
@@ -95,14 +97,16 @@ def _attend(
         scores = torch.bmm(scaled, keys.transpose(1, 2))
         if seen.stop - 1 > positions.start or (window is not None and start < context - window):
             hidden = _hidden(positions, seen, window, query.device)
-            scores.view(kv_heads, group, count, len(seen)).masked_fill_(hidden, -torch.inf)
-        raised = torch.maximum(highest, scores.amax(-1, keepdim=True))
-        weights = scores.sub_(raised).exp_()
-        decay = highest.sub_(raised).exp_()
-        total.mul_(decay).add_(weights.sum(-1, keepdim=True))
-        weighted.mul_(decay).baddbmm_(weights, values)
-        highest = raised
-    attended = weighted.div_(total).view(kv_heads, group, count, head_dim)
+            scores.view(kv_heads, group, count, len(seen)).masked_fill_(hidden, _NONE)
+        weights = scores.softmax(-1)
+        # log(sum(exp(scores))), from what the softmax made of the highest score.
+        block_mass = scores.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log()
+        total = torch.logaddexp(mass, block_mass)
+        attended.mul_((mass - total).exp_()).add_(
+            torch.bmm(weights, values).mul_((block_mass - total).exp_())
+        )
+        mass = total
+    attended = attended.view(kv_heads, group, count, head_dim)
     return attended.permute(2, 0, 1, 3).reshape(count, num_heads, head_dim).to(query.dtype)
 
 

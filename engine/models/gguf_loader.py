@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
@@ -16,7 +18,7 @@ from torch import Tensor
 from engine.models.errors import ModelError
 from engine.models.gguf_file import GGUFFile, read_gguf
 from engine.models.gguf_spec import read_spec
-from engine.models.layout import Layout, Progress, Shape, check_names, check_shape, load_tensors
+from engine.models.layout import Layout, Progress, check_names, check_shape, load_tensors
 from engine.models.spec import ModelSpec
 from engine.models.weights import Weights
 
@@ -74,8 +76,11 @@ def load_gguf(
     wanted = LAYOUT.shapes(spec, _optional_fields(file, spec))
     check_names(path, wanted, [name for name in file.tensors if name not in ROPE_TENSORS])
 
-    def load(name: str, shape: Shape) -> Tensor:
+    for name, shape in wanted.items():  # all of them before the first is decoded: fail early
         check_shape(path, name, file.tensors[name].shape, shape)
+        _rows(file, name)
+
+    def load(name: str) -> Tensor:
         tensor = _decode(file, name, dtype)
         if spec.architecture == "llama" and ".attn_q." in name:
             tensor = _half_split(tensor, spec.num_heads, spec)
@@ -95,14 +100,19 @@ def _optional_fields(file: GGUFFile, spec: ModelSpec) -> set[str]:
     return present | always.get(spec.architecture, set())
 
 
-def _decode(file: GGUFFile, name: str, dtype: torch.dtype) -> Tensor:
-    """The tensor's numbers, on the CPU."""
+def _rows(file: GGUFFile, name: str) -> npt.NDArray[np.uint8]:
+    """The tensor's encoded rows; refuses a type that is not supported."""
     info = file.tensors[name]
     if info.type_name not in _TYPES:
         raise ModelError(
             f"{file.path}: tensor {name!r} is of type {info.type_name}; supported are {', '.join(_TYPES)}"
         )
-    rows = file.rows(info)
+    return file.rows(info)
+
+
+def _decode(file: GGUFFile, name: str, dtype: torch.dtype) -> Tensor:
+    """The tensor's numbers, on the CPU."""
+    info, rows = file.tensors[name], _rows(file, name)
     tensor = torch.empty(info.shape, dtype=dtype)
     flat = tensor.view(len(rows), -1)
     step = max(1, _SLICE // info.shape[-1])

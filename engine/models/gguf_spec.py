@@ -46,6 +46,8 @@ def read_spec(file: GGUFFile, rope_factors: Mapping[str, tuple[float, ...]]) -> 
     if rotary_dim % 2 or rotary_dim > head_dim:
         raise fields.wrong("rope.dimension_count", f"not an even number up to {head_dim}")
     num_layers = fields.count("block_count")
+    if num_layers > len(file.tensors):
+        raise fields.wrong("block_count", f"but there are only {len(file.tensors)} tensors")
     return ModelSpec(
         architecture=fields.architecture,
         name=str(file.metadata.get("general.name") or file.path.stem),
@@ -72,13 +74,13 @@ class _Fields:
     def __init__(self, file: GGUFFile) -> None:
         self._file = file
         name = file.metadata.get("general.architecture")
-        if name not in _ARCHITECTURES:
+        if not isinstance(name, str) or name not in _ARCHITECTURES:
             raise ModelError(
                 f"{file.path}: field 'general.architecture' is {name!r}; "
                 f"supported are {', '.join(_ARCHITECTURES)}"
             )
         self.architecture = _ARCHITECTURES[name]
-        if file.metadata.get("split.count", 1) > 1:
+        if file.metadata.get("split.count", 1) not in {0, 1}:
             raise ModelError(f"{file.path}: field 'split.count': files split in parts are not supported")
         for key, harmless in _UNSUPPORTED.items():
             if self.get(key) not in {None, harmless}:

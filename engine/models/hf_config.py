@@ -56,7 +56,7 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     architectures: list[str]
     hidden_size: _Count
     intermediate_size: _Count
-    num_hidden_layers: _Count
+    num_hidden_layers: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
     num_attention_heads: _Count
     vocab_size: _Count
     max_position_embeddings: _Count

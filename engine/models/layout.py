@@ -65,13 +65,13 @@ class Layout:
 
 
 def load_tensors(
-    wanted: dict[str, Shape], load: Callable[[str, Shape], Tensor], progress: Progress
+    wanted: Collection[str], load: Callable[[str], Tensor], progress: Progress
 ) -> dict[str, Tensor]:
     """Load each wanted tensor, reporting how far along it is."""
     tensors = {}
-    for done, (name, shape) in enumerate(wanted.items()):
+    for done, name in enumerate(wanted):
         progress("Loading weights", done / len(wanted))
-        tensors[name] = load(name, shape)
+        tensors[name] = load(name)
     progress("Loading weights", 1.0)
     return tensors
 

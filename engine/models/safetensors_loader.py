@@ -65,10 +65,11 @@ def load_safetensors(
     with ExitStack() as stack:
         owners = _open_all(directory, stack)
         check_names(directory, wanted, [name for name in owners if not _ignorable(name, spec)])
+        for name, shape in wanted.items():  # all of them before the first is read: fail early
+            _check(*owners[name], name, shape)
 
-        def load(name: str, shape: Shape) -> Tensor:
-            path, file = owners[name]
-            tensor = _read(path, file, name, shape)
+        def load(name: str) -> Tensor:
+            tensor: Tensor = owners[name][1].get_tensor(name)
             return tensor.to(device, dtype, copy=True)
 
         return spec, LAYOUT.weights(spec, load_tensors(wanted, load, progress))
@@ -100,7 +101,7 @@ def _open(path: Path, stack: ExitStack) -> Any:
         raise ModelError(f"{path}: truncated or damaged: {error}") from error
 
 
-def _read(path: Path, file: Any, name: str, shape: Shape) -> Tensor:
+def _check(path: Path, file: Any, name: str, shape: Shape) -> None:
     try:
         view = file.get_slice(name)
     except SafetensorError as error:
@@ -111,8 +112,6 @@ def _read(path: Path, file: Any, name: str, shape: Shape) -> Tensor:
             f"{path}: tensor {name!r} is of type {kind}; supported are {', '.join(sorted(_DTYPES))}"
         )
     check_shape(path, name, tuple(view.get_shape()), shape)
-    tensor: Tensor = file.get_tensor(name)
-    return tensor
 
 
 def _ignorable(name: str, spec: ModelSpec) -> bool:

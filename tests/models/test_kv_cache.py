@@ -1,0 +1,55 @@
+"""The arrays pages lie in."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.models.kv_cache import KVCache
+from engine.models.spec import ModelSpec
+
+CPU = torch.device("cpu")
+SPEC = ModelSpec(
+    architecture="llama",
+    name="cache",
+    num_layers=3,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    intermediate_size=8,
+    vocab_size=8,
+    max_position=64,
+    rms_eps=1e-6,
+    rope_theta=1e4,
+    rotary_dim=32,
+    tie_embeddings=True,
+    sliding_window=(None,) * 3,
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shapes_and_size(dtype: torch.dtype) -> None:
+    kv = KVCache.allocate(SPEC, 10, 16, dtype, CPU)
+    arrays = (*kv.keys, *kv.values)
+    assert [tuple(each.shape) for each in arrays] == [(10, 16, 2, 32)] * 6
+    assert {each.dtype for each in arrays} == {dtype}
+    assert len({each.data_ptr() for each in arrays}) == 6
+    assert sum(each.nbytes for each in arrays) == 10 * KVCache.bytes_per_page(SPEC, 16, dtype)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_untouched_pages_take_no_memory() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    page = KVCache.bytes_per_page(SPEC, 16, torch.float32)
+    before = resident()
+    kv = KVCache.allocate(SPEC, (512 << 20) // page, 16, torch.float32, CPU)
+    assert resident() - before < 16 << 20
+    kv.keys[0].zero_()
+    assert resident() - before > 64 << 20
