@@ -28,6 +28,7 @@ from engine.config import Config
 from engine.detokenizer import Detokenizer
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
 from engine.history import History
+from engine.masks import fill_masks
 from engine.outputs import accept_token, append_forced_tokens
 from engine.page_pool import PagePool
 from engine.prefix_tree import PrefixTree
@@ -37,7 +38,6 @@ from engine.snapshot import Snapshot, take
 from engine.stats import Load, Stats
 from engine.stream import Update, UpdateStream
 from engine.tokenizer import Tokenizer
-from grammars.base import GrammarError
 from grammars.compiler import Compiler
 
 _log = logging.getLogger("radish.engine")
@@ -103,6 +103,7 @@ class Engine:
         self._released: list[int] = []
         self._live: dict[int, Sequence] = {}
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="radish-forward")
+        self._masker = ThreadPoolExecutor(1, thread_name_prefix="radish-masks")
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -144,6 +145,7 @@ class Engine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._worker.shutdown()
+        self._masker.shutdown()
         self.compiler.close()
 
     # -- requests ----------------------------------------------------------------------------------
@@ -281,7 +283,7 @@ class Engine:
                 if flight is not None:
                     await self._land(flight)
                 if upcoming is not None:
-                    self._fill_masks(upcoming)
+                    await self._fill_masks(upcoming)
                 elif flight is None:
                     await self._work.wait()
                 flight, upcoming = upcoming, None
@@ -383,28 +385,29 @@ class Engine:
                 update = Update(index=sequence.index, finish_reason="error", error="the forward pass failed")
                 self._finish(sequence, update)
 
-    def _fill_masks(self, step: _Step) -> None:
+    async def _fill_masks(self, step: _Step) -> None:
         """Give the step its grammar masks, now that every token before it was accepted."""
-        future = step.batch.masks
-        if future is None:
+        if step.batch.masks is None:
             return
         started = time.perf_counter()
-        rows: list[int] = []
-        bits = np.zeros((len(step.sampling), -(-self.vocab_size // 32)), np.int32)
-        for index, row in enumerate(step.sampling):
-            sequence = row.sequence
-            if sequence.matcher is None or sequence.superseded or sequence.finish_reason is not None:
-                continue
-            assert sequence.matcher.num_tokens == row.stop - sequence.num_prompt, "mask of another step"
-            try:
-                sequence.matcher.fill_mask(bits[len(rows)])
-            except GrammarError as error:
-                update = Update(index=sequence.index, finish_reason="error", error=error.message)
-                self._finish(sequence, update)
-                continue
-            rows.append(index)
+        constrained = [
+            (index, row)
+            for index, row in enumerate(step.sampling)
+            if row.sequence.matcher is not None
+            and not row.sequence.superseded
+            and row.sequence.finish_reason is None
+        ]
+        rows = [row for _, row in constrained]
+        filled = await asyncio.get_running_loop().run_in_executor(
+            self._masker, fill_masks, rows, -(-self.vocab_size // 32)
+        )
+        for index, message in filled.errors.items():
+            sequence = rows[index].sequence
+            if sequence.finish_reason is None:
+                self._finish(sequence, Update(index=sequence.index, finish_reason="error", error=message))
+        indices = np.array([index for index, _ in constrained], np.int64)
+        step.batch.masks.set_result(Masks(rows=indices, bits=filled.bits))
         self.stats.step_mask.observe(time.perf_counter() - started)
-        future.set_result(Masks(rows=np.array(rows, np.int64), bits=bits[: len(rows)]))
 
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()

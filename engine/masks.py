@@ -1,0 +1,38 @@
+"""Filling the grammar masks of a step, on a thread beside the loop and the forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.batch import Int32
+from engine.scheduler import Row
+from grammars.base import GrammarError
+
+
+@dataclass(frozen=True, slots=True)
+class FilledMasks:
+    """`bits[i]` for the i-th constrained row; all 0 where its matcher failed, as `errors[i]` tells."""
+
+    bits: Int32
+    errors: dict[int, str]
+
+
+def fill_masks(rows: Seq[Row], words: int) -> FilledMasks:
+    """One mask of `words` int32 for each row; every row has a matcher.
+
+    A mask belongs to the token at `row.stop`: all tokens before it were accepted.
+    """
+    bits = np.zeros((len(rows), words), np.int32)
+    errors: dict[int, str] = {}
+    for index, row in enumerate(rows):
+        matcher = row.sequence.matcher
+        assert matcher is not None
+        assert matcher.num_tokens == row.stop - row.sequence.num_prompt, "mask of another step"
+        try:
+            matcher.fill_mask(bits[index])
+        except GrammarError as error:
+            errors[index] = error.message
+    return FilledMasks(bits, errors)
