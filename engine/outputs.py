@@ -28,6 +28,10 @@ def accept_token(
     update.text = sequence.detokenizer.add([token_id])
     if sequence.detokenizer.stopped is not None:
         update.finish_reason, update.stop_reason = "stop", sequence.detokenizer.stopped
+    elif sequence.matcher is not None and sequence.matcher.is_exhausted:
+        # Only the end may follow, so it need not be sampled.
+        update.finish_reason = "stop"
+        update.text += sequence.detokenizer.finish()
     elif sequence.params.max_tokens <= sequence.known - sequence.num_prompt:
         update.finish_reason = "length"
         update.text += sequence.detokenizer.finish()

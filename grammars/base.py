@@ -69,6 +69,11 @@ class Matcher(Protocol):
         ...
 
     @property
+    def is_exhausted(self) -> bool:
+        """Whether the text is whole and nothing but its end may follow."""
+        ...
+
+    @property
     def is_terminated(self) -> bool:
         """Whether the end-of-sequence token was accepted."""
         ...

@@ -107,6 +107,10 @@ class LlgMatcher:
         return self._terminated or self._matcher.is_accepting()
 
     @property
+    def is_exhausted(self) -> bool:
+        return self._terminated or (self._matcher.is_stopped() and self._matcher.is_accepting())
+
+    @property
     def is_terminated(self) -> bool:
         return self._terminated
 

@@ -97,6 +97,15 @@ async def test_each_row_sees_its_own_mask_while_others_come_and_go() -> None:
         await asyncio.gather(*map(one, range(80)))
 
 
+async def test_the_end_is_not_sampled_where_nothing_else_may_follow() -> None:
+    async with running() as (engine, _):
+        closed = await compiled(
+            engine, {"type": "array", "items": {"const": 7}, "minItems": 1, "maxItems": 1}
+        )
+        (output,) = await collect(submit(engine, closed))
+        assert (output.finish_reason, bytes(output.token_ids)) == ("stop", b"[7]")
+
+
 async def test_a_whole_sentence_ends_even_if_the_model_wants_to_go_on() -> None:
     """C2, C4: after the value only end-of-sequence is legal, and `min_tokens` gives way."""
     async with running(script=lambda row: ord(" ")) as (engine, _):
@@ -132,7 +141,7 @@ class RefusingMatcher:
     """Allows every token in its mask and then accepts none."""
 
     num_tokens = 0
-    is_complete = is_terminated = False
+    is_complete = is_exhausted = is_terminated = False
 
     def fill_mask(self, row: MaskRow) -> None:
         row[:] = -1
