@@ -61,7 +61,7 @@ struct Geometry {
   int32_t kv_format;
   int32_t vocab;
   float query_scale;      // log2(e) / sqrt(true_head_dim)
-  char* kv;               // [layers][pages][keys | values][kv_heads][block...]
+  char* kv;               // see pages.h
   int64_t num_pages;
 };
 

@@ -102,8 +102,8 @@ class Attention {
     score(start, first, last);
     for (int i = 0; i < count_; ++i) soften(i, first, last);
     cut(low, high);
-    for (int i = 0; i < count_; i += kTileRows) {
-      with_rows<kTileRows>(std::min(kTileRows, count_ - i), [&]<int MR>() { weigh<MR>(i); });
+    for (int i = 0; i < count_; i += kHeadRows) {
+      with_rows<kHeadRows>(std::min(kHeadRows, count_ - i), [&]<int MR>() { weigh<MR>(i); });
     }
   }
 
@@ -195,10 +195,10 @@ class Attention {
 
   // Scores of all queries with blocks [first, last); kNever for keys a query does not see.
   void score(int start, int first, int last) {
-    for (int i = 0; i < count_; i += kTileRows) {
-      with_rows<kTileRows>(std::min(kTileRows, count_ - i), [&]<int MR>() {
+    for (int i = 0; i < count_; i += kHeadRows) {
+      with_rows<kHeadRows>(std::min(kHeadRows, count_ - i), [&]<int MR>() {
         int b = first;
-        for (; b + kTileVectors <= last; b += kTileVectors) score_tile<MR, kTileVectors>(start, i, b);
+        for (; b + kHeadVectors <= last; b += kHeadVectors) score_tile<MR, kHeadVectors>(start, i, b);
         for (; b < last; ++b) score_tile<MR, 1>(start, i, b);
       });
     }
@@ -212,7 +212,7 @@ class Attention {
     for (int m = 0; m < MR; ++m) {
       for (int j = 0; j < NB; ++j) acc[m][j] = zero();
     }
-    accumulate<Mul, false>(acc, queries_ + query * dim_, dim_, lines, kLanes * kPack, dim_ / kPack);
+    accumulate<Mul>(acc, queries_ + query * dim_, dim_, lines, kLanes * kPack, dim_ / kPack, Ahead<0>{});
     for (int m = 0; m < MR; ++m) {
       for (int j = 0; j < NB; ++j) {
         const int token = start + (block + j) * kLanes;
@@ -235,11 +235,7 @@ class Attention {
     for (int b = first; b < last; ++b) {
       const F p = exp2(load(scores + b * kLanes) - base);
       total = total + p;
-      if constexpr (kPack == 1) {
-        store(probs + b * kLanes, p);
-      } else {
-        store_bf16(probs + b * kLanes, p);
-      }
+      store_as<Mul>(probs + b * kLanes, p);
     }
     partial_.most[query] = top;
     partial_.total[query] = sum(total);
@@ -278,7 +274,7 @@ class Attention {
   template <int MR>
   void weigh(int query) {
     int64_t d = 0;
-    for (; d + kTileVectors * kLanes <= dim_; d += kTileVectors * kLanes) weigh_tile<MR, kTileVectors>(query, d);
+    for (; d + kHeadVectors * kLanes <= dim_; d += kHeadVectors * kLanes) weigh_tile<MR, kHeadVectors>(query, d);
     for (; d < dim_; d += kLanes) weigh_tile<MR, 1>(query, d);
   }
 
@@ -291,8 +287,8 @@ class Attention {
     for (int s = 0; s < segments_; ++s) {
       const T* lines[NB];
       for (int j = 0; j < NB; ++j) lines[j] = segment_[s].values + (d + j * kLanes) * kPack;
-      accumulate<Mul, false>(acc, probs_ + query * kChunk + segment_[s].token, kChunk, lines, dim_ * kPack,
-                             segment_[s].steps);
+      accumulate<Mul>(acc, probs_ + query * kChunk + segment_[s].token, kChunk, lines, dim_ * kPack,
+                      segment_[s].steps, Ahead<0>{});
     }
     for (int m = 0; m < MR; ++m) {
       for (int j = 0; j < NB; ++j) store(partial_.values + (query + m) * dim_ + d + j * kLanes, acc[m][j]);

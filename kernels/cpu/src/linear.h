@@ -42,9 +42,11 @@ template <int MR, int NB>
   }
 }
 
+constexpr int64_t kNear = 2048;  // bytes that weights are fetched ahead
+
 // One tile of MR rows and G panels of float weights.
-template <class Mul, int MR, int G, bool kPrefetch>
-void tile(const Context& c, const Op& op, int64_t row, int64_t panel) {
+template <class Mul, int MR, int G, int kLines>
+void tile(const Context& c, const Op& op, int64_t row, int64_t panel, Ahead<kLines> ahead) {
   using T = typename Mul::T;
   constexpr int NB = 2 * G;
   const T* weight = static_cast<const T*>(op.weight) + panel * kPanel * op.k;
@@ -55,15 +57,14 @@ void tile(const Context& c, const Op& op, int64_t row, int64_t panel) {
     for (int j = 0; j < NB; ++j) acc[m][j] = zero();
   }
   const int64_t row_stride = c.buffers[op.src].row_bytes / sizeof(T);
-  accumulate<Mul, kPrefetch>(acc, c.row<T>(op.src, row), row_stride, lines, kPanel * Mul::kPack, op.k / Mul::kPack);
+  accumulate<Mul>(acc, c.row<T>(op.src, row), row_stride, lines, kPanel * Mul::kPack, op.k / Mul::kPack, ahead);
   finish(c, op, acc, row, panel * kPanel);
 }
 
 // One tile of MR rows and one panel of int8 weights: whole numbers within a group, float32 across groups.
-template <int MR, bool kPrefetch>
-void tile_q8(const Context& c, const Op& op, int64_t row, int64_t panel) {
+template <int MR, int kLines>
+void tile_q8(const Context& c, const Op& op, int64_t row, int64_t panel, Ahead<kLines> ahead) {
   constexpr int NB = 2;
-  constexpr int64_t kAhead = 4096;
   const uint8_t* group = static_cast<const uint8_t*>(op.weight) + panel * panel_bytes(kQ8, op.k);
   Q8Row x[MR];
   F acc[MR][NB];
@@ -79,11 +80,8 @@ void tile_q8(const Context& c, const Op& op, int64_t row, int64_t panel) {
     for (int s = 0; s < kGroup / 4; ++s) {
       const uint8_t* step = group + s * kPanel * 4;
       const MulQ8::Line first = MulQ8::line(step), second = MulQ8::line(step + kLanes * 4);
-      if constexpr (kPrefetch) {
-        prefetch(step + kAhead);
-        prefetch(step + kAhead + 64);
-      }
-#pragma GCC unroll 8
+      ahead.fetch(g * (kGroup / 4) + s);
+#pragma GCC unroll 16
       for (int m = 0; m < MR; ++m) {
         const MulQ8::Broadcast a = MulQ8::broadcast(x[m].values + g * kGroup + s * 4);
         whole[m][0] = MulQ8::dot(whole[m][0], a, first);
@@ -113,20 +111,30 @@ template <int Most, class Function>
   }
 }
 
-// All rows of G panels, in tiles of nearly equal height; the first tile fetches the weights.
-template <class Mul, int G>
-void panels(const Context& c, const Op& op, int64_t panel) {
-  const int64_t rows = c.rows(op), tiles = (rows + kTileRows - 1) / kTileRows;
+// All rows of a product in tiles of nearly equal height. `run.template operator()<MR>(first row, what to
+// fetch)` computes one. The first reads the weights from memory, those after it find them in the cache.
+template <int kRows, int kLines, class Run>
+[[gnu::always_inline]] inline void for_tiles(int64_t rows, const char* weights, Run run) {
+  const int64_t tiles = (rows + kRows - 1) / kRows;
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t begin = rows * i / tiles, end = rows * (i + 1) / tiles;
-    with_rows<kTileRows>(static_cast<int>(end - begin), [&]<int MR>() {
+    with_rows<kRows>(static_cast<int>(end - begin), [&]<int MR>() {
       if (i == 0) {
-        tile<Mul, MR, G, true>(c, op, begin, panel);
+        run.template operator()<MR>(begin, Ahead<kLines>{weights + kNear});
       } else {
-        tile<Mul, MR, G, false>(c, op, begin, panel);
+        run.template operator()<MR>(begin, Ahead<0>{});
       }
     });
   }
+}
+
+template <class Mul, int G>
+void panels(const Context& c, const Op& op, int64_t panel) {
+  const int64_t bytes = panel_bytes(op.src_format, op.k);
+  const char* weights = static_cast<const char*>(op.weight) + panel * bytes;
+  for_tiles<kTileRows, 2 * G>(c.rows(op), weights, [&]<int MR>(int64_t row, auto ahead) {
+    tile<Mul, MR, G>(c, op, row, panel, ahead);
+  });
 }
 
 template <class Mul>
@@ -140,18 +148,12 @@ void linear(const Context& c, const Op& op, int thread) {
 
 inline void linear_q8(const Context& c, const Op& op, int thread) {
   const Range range = share(op.n / kPanel, thread, c.threads);
-  const int64_t rows = c.rows(op), tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t bytes = panel_bytes(kQ8, op.k);
   for (int64_t panel = range.begin; panel < range.end; ++panel) {
-    for (int64_t i = 0; i < tiles; ++i) {
-      const int64_t begin = rows * i / tiles, end = rows * (i + 1) / tiles;
-      with_rows<kTileRows>(static_cast<int>(end - begin), [&]<int MR>() {
-        if (i == 0) {
-          tile_q8<MR, true>(c, op, begin, panel);
-        } else {
-          tile_q8<MR, false>(c, op, begin, panel);
-        }
-      });
-    }
+    const char* weights = static_cast<const char*>(op.weight) + panel * bytes;
+    for_tiles<kTileRowsQ8, 2>(c.rows(op), weights, [&]<int MR>(int64_t row, auto ahead) {
+      tile_q8<MR>(c, op, row, panel, ahead);
+    });
   }
 }
 

@@ -1,6 +1,6 @@
 // Where keys and values lie in the KV arena.
 //
-//   [layers][pages]( keys [kv_heads][page], values [kv_heads][page] )
+//   [layers][pages][kv_heads]( keys of the page, values of the page )
 //
 // A page of one head is cut into blocks of b tokens, b the largest power of two that divides the page
 // size, 16 at most. With `pack` elements to a dot product (1 float32, 2 bfloat16):
@@ -39,10 +39,10 @@ struct Pages {
   int64_t value_pack() const { return block < Mul::kPack ? block : Mul::kPack; }
 
   T* keys(int64_t layer, int64_t page, int64_t head) const {
-    return base + ((layer * num_pages + page) * 2 * kv_heads + head) * head_stride;
+    return base + ((layer * num_pages + page) * kv_heads + head) * 2 * head_stride;
   }
   T* values(int64_t layer, int64_t page, int64_t head) const {
-    return keys(layer, page, head) + kv_heads * head_stride;
+    return keys(layer, page, head) + head_stride;
   }
 
   T* base;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 
 #include "abi.h"
 #include "context.h"
@@ -36,14 +37,14 @@ inline void quantize_row(const float* x, char* row, int64_t k) {
     }
     const float scale = largest(most) / 127.0f;
     const F inverse = splat(scale > 0.0f ? 1.0f / scale : 0.0f);
-    int32_t total = 0;
+    F total = zero();  // whole numbers, exact in float32
     for (int i = 0; i < kGroup / kLanes; ++i) {
-      int8_t* place = values + group * kGroup + i * kLanes;
-      store_i8(place, max(min(part[i] * inverse, splat(127.0f)), splat(-127.0f)));
-      for (int j = 0; j < kLanes; ++j) total += place[j];
+      const F code = nearest(max(min(part[i] * inverse, splat(127.0f)), splat(-127.0f)));
+      store_i8(values + group * kGroup + i * kLanes, code);
+      total = total + code;
     }
     scales[group] = scale;
-    corrections[group] = -128 * total;
+    corrections[group] = -128 * static_cast<int32_t>(sum(total));
   }
 }
 
@@ -53,6 +54,15 @@ inline void store_as(int32_t format, char* row, int64_t i, F x) {
     store(reinterpret_cast<float*>(row) + i, x);
   } else {
     store_bf16(reinterpret_cast<uint16_t*>(row) + i, x);
+  }
+}
+
+template <class Mul>
+inline void store_as(typename Mul::T* p, F x) {
+  if constexpr (Mul::kPack == 1) {
+    store(p, x);
+  } else {
+    store_bf16(p, x);
   }
 }
 
@@ -118,19 +128,17 @@ inline void rotate_head(const Geometry& g, float* x, const float* gain, float ep
     for (int i = 0; i < g.head_dim; i += kLanes) store(x + i, load(x + i) * scale * load(gain + i));
   }
   const float *cosines = angles, *sines = angles + g.rotary_half;
-  for (int i = 0; i < g.rotary_half; ++i) {
-    const float a = x[i], b = x[i + g.rotary_half];
-    x[i] = a * cosines[i] - b * sines[i];
-    x[i + g.rotary_half] = b * cosines[i] + a * sines[i];
+  float* second = x + g.rotary_half;
+  int i = 0;
+  for (; i + kLanes <= g.rotary_half; i += kLanes) {
+    const F a = load(x + i), b = load(second + i), cosine = load(cosines + i), sine = load(sines + i);
+    store(x + i, a * cosine - b * sine);
+    store(second + i, b * cosine + a * sine);
   }
-}
-
-template <class Mul>
-inline typename Mul::T narrow(float x) {
-  if constexpr (Mul::kPack == 1) {
-    return x;
-  } else {
-    return to_bf16(x);
+  for (; i < g.rotary_half; ++i) {
+    const float a = x[i], b = second[i];
+    x[i] = a * cosines[i] - b * sines[i];
+    second[i] = b * cosines[i] + a * sines[i];
   }
 }
 
@@ -142,22 +150,18 @@ inline void write_kv(const Pages<Mul>& pages, int layer, int64_t slot, int kv_he
   constexpr int kPack = Mul::kPack;
   const int64_t page = slot / pages.page_size, offset = slot % pages.page_size;
   const int64_t block = offset / pages.block, lane = offset % pages.block;
-  T* keys = pages.keys(layer, page, kv_head) + block * pages.block * pages.head_dim;
+  T* keys = pages.keys(layer, page, kv_head) + block * pages.block * pages.head_dim + lane * kPack;
   T* values = pages.values(layer, page, kv_head) + block * pages.block * pages.head_dim;
   const int64_t value_pack = pages.value_pack();
-  T rounded[2][kLanes];
-  for (int64_t i = 0; i < pages.head_dim; i += kLanes) {
-    if constexpr (kPack == 1) {
-      store(rounded[0], load(key + i));
-      store(rounded[1], load(value + i));
-    } else {
-      store_bf16(rounded[0], load(key + i));
-      store_bf16(rounded[1], load(value + i));
+  values += lane / value_pack * value_pack * pages.head_dim + lane % value_pack;
+  T rounded_key[kLanes], rounded_value[kLanes];
+  for (int64_t d = 0; d < pages.head_dim; d += kLanes) {
+    store_as<Mul>(rounded_key, load(key + d));
+    store_as<Mul>(rounded_value, load(value + d));
+    for (int i = 0; i < kLanes; i += kPack) {
+      std::memcpy(keys + (d + i) * pages.block, rounded_key + i, kPack * sizeof(T));
     }
-    for (int64_t d = i; d < i + kLanes; ++d) {
-      keys[(d / kPack * pages.block + lane) * kPack + d % kPack] = rounded[0][d - i];
-      values[(lane / value_pack * pages.head_dim + d) * value_pack + lane % value_pack] = rounded[1][d - i];
-    }
+    for (int i = 0; i < kLanes; ++i) values[(d + i) * value_pack] = rounded_value[i];
   }
 }
 

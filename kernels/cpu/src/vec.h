@@ -32,24 +32,34 @@ inline F exp2(F x) {
 
 inline F silu(F x) { return x / (splat(1.0f) + exp2(x * splat(-1.44269504f))); }
 
+// What a product fetches while it runs: `kLines` cache lines a step, from `next` on.
+template <int kLines>
+struct Ahead {
+  const char* next = nullptr;
+  [[gnu::always_inline]] void fetch(int64_t step) const {
+    if constexpr (kLines > 0) {
+      const char* p = next + step * kLines * 64;
+#pragma GCC unroll 16
+      for (int i = 0; i < kLines; ++i) prefetch(p + i * 64);
+    }
+  }
+};
+
 // acc[m][j] += sum over steps of a row m . line j. Each accumulator adds its products in the order of
 // the steps whatever MR and NB are: what makes a row's result independent of the rows beside it.
-template <class Mul, bool kPrefetch, int MR, int NB>
+template <class Mul, int MR, int NB, int kLines>
 [[gnu::always_inline]] inline void accumulate(F (&acc)[MR][NB], const typename Mul::T* a, int64_t row_stride,
                                               const typename Mul::T* const (&b)[NB], int64_t step_stride,
-                                              int64_t steps) {
-  constexpr int64_t kAhead = 4096 / sizeof(typename Mul::T);  // bytes a stream of weights is fetched ahead
+                                              int64_t steps, Ahead<kLines> ahead) {
   for (int64_t s = 0; s < steps; ++s) {
     typename Mul::Line line[NB];
-#pragma GCC unroll 8
-    for (int j = 0; j < NB; ++j) {
-      line[j] = Mul::line(b[j] + s * step_stride);
-      if constexpr (kPrefetch) prefetch(b[j] + s * step_stride + kAhead);
-    }
-#pragma GCC unroll 8
+    ahead.fetch(s);
+#pragma GCC unroll 16
+    for (int j = 0; j < NB; ++j) line[j] = Mul::line(b[j] + s * step_stride);
+#pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
       const auto x = Mul::broadcast(a + m * row_stride + s * Mul::kPack);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int j = 0; j < NB; ++j) acc[m][j] = Mul::dot(acc[m][j], x, line[j]);
     }
   }

@@ -12,7 +12,10 @@ struct F {
 };
 
 constexpr int kTileRows = 2;
+constexpr int kTileRowsQ8 = 2;
 constexpr int kTileVectors = 2;
+constexpr int kHeadRows = 2;
+constexpr int kHeadVectors = 2;
 
 inline F zero() { return {{_mm256_setzero_ps(), _mm256_setzero_ps()}}; }
 inline F splat(float x) { return {{_mm256_set1_ps(x), _mm256_set1_ps(x)}}; }

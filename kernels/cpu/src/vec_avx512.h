@@ -12,8 +12,13 @@ struct F {
 };
 
 // Registers a tile of a matrix product may take: rows x vectors of accumulators.
-constexpr int kTileRows = 6;
-constexpr int kTileVectors = 4;
+constexpr int kTileRows = 12;
+constexpr int kTileRowsQ8 = 6;
+constexpr int kTileVectors = 2;
+
+// The same of a tile of attention: few queries share a key.
+constexpr int kHeadRows = 6;
+constexpr int kHeadVectors = 4;
 
 inline F zero() { return {_mm512_setzero_ps()}; }
 inline F splat(float x) { return {_mm512_set1_ps(x)}; }
@@ -102,7 +107,11 @@ struct MulQ8 {
     return _mm512_set1_epi32(quad);
   }
   static I start(int32_t correction) { return {_mm512_set1_epi32(correction)}; }
-  static I dot(I acc, Broadcast a, Line b) { return {_mm512_dpbusd_epi32(acc.v, b, a)}; }
+  static I dot(I acc, Broadcast a, Line b) {
+    // The intrinsic costs two register moves a product in loops that GCC 12 does not unroll.
+    asm("vpdpbusd %2, %1, %0" : "+v"(acc.v) : "v"(b), "v"(a));
+    return acc;
+  }
   static F to_float(I acc) { return {_mm512_cvtepi32_ps(acc.v)}; }
 };
 

@@ -12,7 +12,10 @@ struct F {
 };
 
 constexpr int kTileRows = 1;
+constexpr int kTileRowsQ8 = 1;
 constexpr int kTileVectors = 2;
+constexpr int kHeadRows = 1;
+constexpr int kHeadVectors = 2;
 
 template <class Function>
 inline F each(Function function) {
