@@ -22,7 +22,6 @@ from app.chat_wire import (
 from app.errors import bad_request
 from app.generation import Generation, Usage
 from app.logprobs import ChatLogprobs, chat_logprobs
-from app.messages import plain_messages
 from app.protocol import ChatRequest
 from app.replies import ChunkUsage, Exchange, Identity
 from app.sampling import sampling_params
@@ -42,10 +41,13 @@ async def create_chat_completion(state: AppState, body: bytes) -> Exchange:
     """
     request = await state.decode(body, ChatRequest)
     state.check(request)
+    if request.continue_final_message and request.add_generation_prompt:
+        raise bad_request(
+            "add_generation_prompt must be false to continue the final message.", "add_generation_prompt"
+        )
     plan = plan_answer(request)
     logprobs = _wanted_logprobs(request)
-    messages = plain_messages(request.messages)
-    prompt = await state.encode_chat(messages, plan.tools, request.chat_template_kwargs or {})
+    prompt = await state.encode_chat(request, plan.tools)
     params = sampling_params(
         request,
         max_tokens=_max_tokens(request, max(1, state.engine.max_context - len(prompt))),

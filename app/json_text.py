@@ -50,7 +50,7 @@ def error_path(body: bytes, error: msgspec.DecodeError) -> str | None:
     if isinstance(error, msgspec.ValidationError):
         found, missing = _DECODER_PATH.search(text), _MISSING.search(text)
         steps = [match[1] for match in (found, missing) if match and match[1]]
-        return ".".join(steps) or None
+        return ".".join(steps).removesuffix("[...]") or None
     at = _BYTE.search(text)
     position = int(at[1]) if at else _first_bad_string(body)
     return None if position is None else _path_at(body, position) or None

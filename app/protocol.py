@@ -26,13 +26,14 @@ StopString = Annotated[str, _Meta(min_length=1, max_length=1024)]
 MAX_TOP_LOGPROBS = 20
 
 
-def _neutral(*values: object) -> Any:
-    return _Meta(extra={"neutral": values})
+def _neutral(*values: str) -> Any:
+    """Values that ask for nothing, as JSON texts: in Python 1 equals True. null always is one."""
+    return _Meta(extra={"neutral": {b"null", *(value.encode() for value in values)}})
 
 
-Unsupported = Annotated[Any, _neutral(None)]
-UnsupportedFlag = Annotated[Any, _neutral(None, False)]
-UnsupportedList = Annotated[Any, _neutral(None, [])]
+Unsupported = Annotated[Any, _neutral()]
+UnsupportedFlag = Annotated[Any, _neutral("false")]
+UnsupportedList = Annotated[Any, _neutral("[]")]
 
 
 class StreamOptions(msgspec.Struct):
@@ -79,18 +80,18 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     json_schema: str | dict[str, Any] | None = None
 
     echo: UnsupportedFlag = None
-    best_of: Annotated[Any, _neutral(None, 1)] = None
+    best_of: Annotated[Any, _neutral("1", "1.0")] = None
     use_beam_search: UnsupportedFlag = None
-    length_penalty: Annotated[Any, _neutral(None, 1)] = None
+    length_penalty: Annotated[Any, _neutral("1", "1.0")] = None
     prompt_logprobs: Unsupported = None
     truncate_prompt_tokens: Unsupported = None
     allowed_token_ids: Unsupported = None
     bad_words: UnsupportedList = None
     logits_processors: UnsupportedList = None
-    priority: Annotated[Any, _neutral(None, 0)] = None
+    priority: Annotated[Any, _neutral("0")] = None
     return_token_ids: UnsupportedFlag = None
     return_tokens_as_token_ids: UnsupportedFlag = None
-    spaces_between_special_tokens: Annotated[Any, _neutral(None, True)] = None
+    spaces_between_special_tokens: Annotated[Any, _neutral("true")] = None
     kv_transfer_params: Unsupported = None
     structural_tag: Unsupported = None
     guided_whitespace_pattern: Unsupported = None
@@ -142,21 +143,23 @@ class ChatRequest(SamplingFields, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    """Begin the assistant's answer; true if absent."""
+    continue_final_message: bool | None = None
+    """Go on with the last message instead of answering it."""
 
     audio: Unsupported = None
-    modalities: Annotated[Any, _neutral(None, ["text"])] = None
+    modalities: Annotated[Any, _neutral('["text"]')] = None
     functions: UnsupportedList = None
-    function_call: Annotated[Any, _neutral(None, "none")] = None
+    function_call: Annotated[Any, _neutral('"none"')] = None
     web_search_options: Unsupported = None
     prediction: Unsupported = None
-    reasoning_effort: Annotated[Any, _neutral(None, "none")] = None
-    verbosity: Annotated[Any, _neutral(None, "medium")] = None
+    reasoning_effort: Annotated[Any, _neutral('"none"')] = None
+    verbosity: Annotated[Any, _neutral('"medium"')] = None
     store: UnsupportedFlag = None
     moderation: Unsupported = None
     chat_template: Unsupported = None
     documents: UnsupportedList = None
-    add_generation_prompt: Annotated[Any, _neutral(None, True)] = None
-    continue_final_message: UnsupportedFlag = None
     mm_processor_kwargs: Unsupported = None
 
 
@@ -167,7 +170,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     logprobs: Annotated[int, _Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
 
-    suffix: Annotated[Any, _neutral(None, "")] = None
+    suffix: Annotated[Any, _neutral('""')] = None
     prompt_embeds: Unsupported = None
 
 
@@ -178,14 +181,12 @@ def refuse_unsupported(request: SamplingFields) -> None:
         ApiError: 400 naming the first one.
     """
     for name, neutral in _neutral_values(type(request)):
-        value = getattr(request, name)
-        # `True == 1` in Python, but not on the wire.
-        if not any(value == ok and isinstance(value, bool) == isinstance(ok, bool) for ok in neutral):
+        if msgspec.json.encode(getattr(request, name)) not in neutral:
             raise bad_request(f"The parameter {name!r} is not supported.", name, "unsupported_parameter")
 
 
 @cache
-def _neutral_values(type_: type[SamplingFields]) -> list[tuple[str, tuple[object, ...]]]:
+def _neutral_values(type_: type[SamplingFields]) -> list[tuple[str, set[bytes]]]:
     hints = get_type_hints(type_, include_extras=True)
     return [
         (name, meta.extra["neutral"])

@@ -115,9 +115,23 @@ async def serve(app: Starlette, config: Config, on_ready: Callable[[str], None])
 
 
 def listen(config: Config) -> socket.socket:
-    """A socket that listens on the configured address."""
+    """A socket that listens on the configured address.
+
+    Raises:
+        OSError: the address is in use, or none of this machine's.
+    """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    return socket.create_server((config.host, config.port), family=family, backlog=_BACKLOG)
+    # asyncio switches Nagle's algorithm off only where the protocol is given, and every event would wait
+    # for the acknowledgement of the one before.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((config.host, config.port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def url_of(listener: socket.socket) -> str:

@@ -13,7 +13,8 @@ import msgspec
 
 from app.bodies import decode
 from app.errors import ApiError, bad_request, from_grammar, from_template, unavailable
-from app.protocol import SamplingFields, refuse_unsupported
+from app.messages import plain_messages
+from app.protocol import ChatRequest, SamplingFields, refuse_unsupported
 from app.structured import FieldConstraint
 from app.templates import ChatTemplate, TemplateError
 from engine.config import Config
@@ -39,7 +40,7 @@ class AppState:
         self.draining = False
         tokenizer = engine.tokenizer
         self._template = ChatTemplate(tokenizer)
-        self._longest_token = max(map(len, tokenizer.token_bytes))
+        self._longest_token = max(map(len, (*tokenizer.token_bytes, *tokenizer.special_tokens)))
         self._threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="radish-prepare")
 
     def close(self) -> None:
@@ -82,24 +83,22 @@ class AppState:
                 code="model_not_found",
             )
 
-    async def encode_chat(
-        self,
-        messages: list[dict[str, Any]],
-        tools: list[dict[str, Any]],
-        template_arguments: dict[str, Any],
-    ) -> list[int]:
-        """The prompt of a conversation.
+    async def encode_chat(self, request: ChatRequest, tools: list[dict[str, Any]]) -> list[int]:
+        """The prompt of a conversation in which `tools` are shown to the model.
 
         Raises:
             ApiError: 400; too long, or refused by the chat template.
         """
+        messages = plain_messages(request.messages)
         self._check_length(sum(len(message["content"]) for message in messages), "messages")
         try:
             return await self._in_thread(
                 self._template.encode,
                 messages,
                 tools=tools,
-                kwargs=template_arguments,
+                add_generation_prompt=request.add_generation_prompt is not False,
+                continue_final_message=request.continue_final_message or False,
+                kwargs=request.chat_template_kwargs,
             )
         except TemplateError as error:
             raise from_template(error) from None
@@ -132,8 +131,8 @@ class AppState:
         limit = self.engine.max_context
         if least > limit:
             raise bad_request(
-                f"This model's maximum context length is {limit} tokens. However, your prompt has at least "
-                f"{least} tokens ({characters} characters). Please reduce the length of the prompt.",
+                f"This model's maximum context length is {limit} tokens. However, you requested at least "
+                f"{least} tokens, for the prompt has {characters} characters. Please reduce its length.",
                 field,
                 "context_length_exceeded",
             )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ class Served:
     engine: Engine
     runner: FakeRunner
     state: AppState
+    server: HTTPServer
     http: httpx.AsyncClient
 
     async def chat(self, content: Any = "hi", **fields: Any) -> httpx.Response:
@@ -63,7 +65,7 @@ async def serving(**settings: Any) -> AsyncIterator[Served]:
         await started.wait()
         url = url_of(listener)
         async with httpx.AsyncClient(base_url=url, timeout=30) as http:
-            yield Served(url, engine, runner, app.state.radish, http)
+            yield Served(url, engine, runner, app.state.radish, server, http)
         runner.resume()
         server.should_exit = True
         await task
@@ -72,7 +74,7 @@ async def serving(**settings: Any) -> AsyncIterator[Served]:
 async def until(condition: Any, timeout_s: float = 10.0) -> None:
     """Wait for `condition()` to be true."""
     async with asyncio.timeout(timeout_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  nothing tells when
             await asyncio.sleep(0.001)
 
 
@@ -125,23 +127,16 @@ class RawClient:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
-        self._writer = writer
+        self.writer = writer
 
-    @classmethod
-    async def connect(cls, served: Served) -> RawClient:
-        port = int(served.url.rpartition(":")[2])
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
-
-    def send(self, path: str, body: bytes, headers: str = "") -> None:
-        """POST `body` as JSON."""
-        self._writer.write(
-            f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n{headers}\r\n".encode()
-            + body
-        )
+    def post(self, path: str, body: dict[str, Any]) -> None:
+        """Send a request with a JSON body."""
+        data = json.dumps(body).encode()
+        head = f"POST /v1/{path} HTTP/1.1\r\nHost: test\r\nContent-Length: {len(data)}\r\n\r\n"
+        self.writer.write(head.encode() + data)
 
     async def read_events(self, count: int) -> list[Any]:
-        """Read the headers, if still to come, and `count` events."""
+        """Read the headers, if they are still to come, and `count` events."""
         found: list[Any] = []
         while len(found) < count:
             line = await self.reader.readline()
@@ -151,6 +146,23 @@ class RawClient:
         return found
 
     async def hang_up(self) -> None:
-        """Close the connection the hard way: the peer gets a reset."""
-        self._writer.transport.abort()
-        await asyncio.sleep(0)
+        """Close the connection; the server learns of it by a reset."""
+        self.writer.transport.abort()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+@asynccontextmanager
+async def raw_client(served: Served, *, receive_buffer: int | None = None) -> AsyncIterator[RawClient]:
+    """A connection, hung up at the end if not before."""
+    connection = socket.socket()
+    connection.setblocking(False)
+    if receive_buffer is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+    await asyncio.get_running_loop().sock_connect(connection, address)
+    client = RawClient(*await asyncio.open_connection(sock=connection))
+    try:
+        yield client
+    finally:
+        await client.hang_up()
