@@ -23,7 +23,7 @@ OPTIONS = Config
 def run(config: Config) -> int:
     """Serve until told to stop; returns the exit code."""
     _set_up_logging(config)
-    with _progress_bar() as progress, _one_line_errors():
+    with _progress_bar() as progress, _one_line_errors(config):
         progress("Starting torch", 0.0)
         # Imported here because they import torch: that takes seconds, and `--help` must not wait for it.
         from app.server import create_app, listen, serve  # noqa: PLC0415
@@ -31,19 +31,19 @@ def run(config: Config) -> int:
 
         listen(config).close()  # an address that is taken is told before the model is loaded
         engine = load_engine(config, progress)
-    with _one_line_errors():
+    with _one_line_errors(config):
         uvloop.run(serve(create_app(engine, config), config, lambda url: _tell(url, engine.model_name)))
     return 0
 
 
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
+def _one_line_errors(config: Config) -> Iterator[None]:
     try:
         yield
     except (ModelError, ConfigError) as error:
         raise CommandFailedError(str(error)) from error
     except OSError as error:
-        where = error.filename or "cannot listen"
+        where = error.filename or f"cannot listen on {config.host}:{config.port}"
         raise CommandFailedError(f"{where}: {error.strerror or error}") from error
 
 

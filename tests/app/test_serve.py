@@ -1,0 +1,55 @@
+"""`radish serve` as a person runs it: the real command, the real model, the line it says to try."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.__main__ import main
+
+
+def test_the_line_to_try_works_and_sigterm_ends_it() -> None:
+    command = [sys.executable, "-m", "app", "serve", "--port", "0", "--kv-memory", "64"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            line = next(line for line in process.stdout if line.startswith("curl "))
+            _, url, _, header, _, body = shlex.split(line)
+            name, value = header.split(": ")
+            answer = httpx.post(url, content=body, headers={name: value}, timeout=60).raise_for_status()
+            (choice,) = answer.json()["choices"]
+            assert choice["message"]["content"]
+            assert (
+                first == f"Serving {answer.json()['model']} on {url.removesuffix('/v1/chat/completions')}\n"
+            )
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+
+
+def test_an_address_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"radish serve: cannot listen on 127.0.0.1:{port}: Address already in use")
+
+
+def test_a_model_that_cannot_be_loaded_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.gguf").write_text("not a model")
+    for path in (tmp_path / "text.gguf", tmp_path / "missing", tmp_path):
+        assert main(["serve", "--port", "0", "--model", str(path)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("radish serve: ")
+        assert str(path) in line
