@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from app.bench_client import Answer
@@ -82,20 +83,25 @@ def _is_valid(schema: dict[str, Any], text: str) -> bool:
 
 
 def table(levels: Sequence[Level]) -> Table:
-    """The levels, for people."""
-    rows = Table()
+    """The levels, for people; it fits into 80 columns."""
     schema = levels[0].valid_json_share is not None
-    headers = ("clients", "tokens/s", "TTFT p50", "p99", "inter-token p50", "p99", "cached")
-    for header in (*headers, "valid JSON") if schema else headers:
-        rows.add_column(header, justify="right")
+    rows = Table(
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        caption="TTFT: time to first token; ITL: inter-token latency; both in ms",
+        caption_justify="left",
+    )
+    headers = ("clients", "tokens/s", "TTFT p50", "p99", "ITL p50", "p99", "cached")
+    for header in (*headers, "valid") if schema else headers:
+        rows.add_column(header, justify="right", no_wrap=True)
     for level in levels:
         cells = [
             f"{level.concurrency}",
             f"{level.tokens_per_s:.1f}",
-            f"{level.ttft_p50_ms:.0f} ms",
-            f"{level.ttft_p99_ms:.0f} ms",
-            f"{level.inter_token_p50_ms:.1f} ms",
-            f"{level.inter_token_p99_ms:.1f} ms",
+            f"{level.ttft_p50_ms:.0f}",
+            f"{level.ttft_p99_ms:.0f}",
+            f"{level.inter_token_p50_ms:.1f}",
+            f"{level.inter_token_p99_ms:.1f}",
             f"{level.cached_share:.0%}",
         ]
         if level.valid_json_share is not None:
