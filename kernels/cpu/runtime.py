@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 import torch
@@ -29,7 +28,6 @@ def padded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-@cache
 def _load(isa: Isa) -> ctypes.CDLL:
     path = library_path(isa)
     try:
