@@ -181,6 +181,15 @@ def test_attention_survives_scores_that_overflow_exp() -> None:
     np.testing.assert_allclose(problem.solve().numpy(), problem.expected(), atol=1e-4)
 
 
+def test_attention_does_not_read_pages_before_the_window() -> None:
+    problem = PagedProblem([(3, 50)], page_size=4)
+    expected = problem.expected(window=7)
+    before = problem.rows.page_table[0, : (50 - 3 + 1 - 7) // 4]
+    assert len(before) == 10
+    problem.key_pages[before] = problem.value_pages[before] = torch.nan
+    np.testing.assert_allclose(problem.solve(window=7).numpy(), expected, atol=1e-5)
+
+
 def test_attention_in_bfloat16() -> None:
     problem = PagedProblem(MIXED, dtype=torch.bfloat16)
     result = problem.solve()

@@ -22,7 +22,7 @@ PROMPTS = [
     "Dear customer , thank you for",
     "The most important thing about computers is that",
     "My favorite food",
-    "How do birds know where they should go in winter and",
+    "Birds fly south in the winter because",
     "In the year that the war ended , my father",
     "Scientists have found",
     "Let me explain how an engine works : first",

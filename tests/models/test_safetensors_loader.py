@@ -122,6 +122,26 @@ def test_weights_do_not_change_with_the_file(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "changes", "windows"),
+    [
+        ("qwen2-window", {"layer_types": None}, (None, None, 5)),
+        ("qwen2-window", {"layer_types": None, "max_window_layers": 1}, (None, 5, 5)),
+        ("qwen2-window", {"layer_types": None, "max_window_layers": 28}, (None, None, None)),
+        ("qwen2-window", {"use_sliding_window": False}, (None, None, None)),
+        ("qwen2-layer-types", {}, (7, None, 7)),
+        ("mistral-window", {}, (6, 6, 6)),
+        ("mistral-window", {"sliding_window": None}, (4096, 4096, 4096)),  # absent: the default
+        ("mistral", {}, (None, None, None)),  # null
+        ("llama", {"sliding_window": 7}, (None, None, None)),  # not a field of Llama's
+    ],
+)
+def test_windows(tmp_path: Path, name: str, changes: dict[str, Any], windows: tuple[int | None, ...]) -> None:
+    directory = tiny.save(tiny.make(name), tmp_path)
+    tiny.edit_config(directory, **changes)
+    assert tiny.load(directory).spec.sliding_window == windows
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         (

@@ -164,4 +164,7 @@ def edit_config(directory: Path, **changes: Any) -> None:
     """Overwrite fields of config.json; None removes one."""
     path = directory / "config.json"
     config = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    for key, value in changes.items():
+        if value is None:
+            del config[key]
+    path.write_text(json.dumps(config))
