@@ -59,7 +59,7 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
         model = Decoder(spec, loaded.weights, kv)
     return Engine(
         config=config,
-        runner=ModelRunner(model, Sampler(spec.vocab_size), device),
+        runner=ModelRunner(model, _sampler(spec.vocab_size, device), device),
         compiler=_compiler(config, tokenizer, spec.vocab_size),
         tokenizer=tokenizer,
         model_name=config.served_model_name or (path.resolve().name if path.is_dir() else path.stem),
@@ -87,6 +87,14 @@ def _native(config: Config, loaded: LoadedModel, num_pages: int, threads: int) -
         return None
     _log.info("native step runtime: %s, %d threads", model.isa, threads)
     return model
+
+
+def _sampler(vocab_size: int, device: torch.device) -> Sampler:
+    if device.type == "cpu":
+        return Sampler(vocab_size)
+    from engine.gpu_sampler import GpuSampler  # noqa: PLC0415  # imports Triton, which a CPU does without
+
+    return GpuSampler(vocab_size)
 
 
 def _device(config: Config) -> torch.device:

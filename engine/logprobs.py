@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,22 @@ from engine.stream import TokenLogprob
 FLOOR = -9999.0
 """Stands for minus infinity, which JSON cannot say."""
 
+Measure = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
+"""What `logprobs` is, or a faster one."""
+
+
+def logprobs(logits: Tensor, chosen: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-softmax of [S, V] logits where it is wanted.
+
+    Returns:
+        float32 [S] of the `chosen` ids [S]; ids [S, top] of the likeliest, and float32 [S, top] theirs.
+        Equal logits of a row give equal bits.
+    """
+    normalizer = logits.logsumexp(dim=-1, keepdim=True)
+    likeliest = logits.topk(top, dim=-1)
+    of_chosen = (logits.gather(-1, chosen[:, None]) - normalizer)[:, 0]
+    return of_chosen, likeliest.indices, likeliest.values - normalizer
+
 
 class RawLogprobs:
     """Log-softmax of the raw logits of the rows that ask for it.
@@ -20,14 +36,14 @@ class RawLogprobs:
     Taken before penalties, bias, masks and temperature change the logits, as vLLM reports them.
     """
 
-    def __init__(self, logits: Tensor, rows: Sequence[SampleRow]) -> None:
+    def __init__(self, logits: Tensor, rows: Sequence[SampleRow], measure: Measure) -> None:
+        self._measure = measure
         self._wanted = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
         self._num_rows = len(rows)
         self._num_top = [rows[i].params.logprobs or 0 for i in self._wanted]
         if self._wanted:
             # [wanted, V]; a copy, since sampling overwrites the logits
             self._logits = logits[self._wanted]
-            self._normalizer = self._logits.logsumexp(dim=-1, keepdim=True)
 
     def of(self, token_ids: Sequence[int]) -> list[TokenLogprob | None]:
         """One entry a row: None where none is wanted, or where `token_ids` has -1."""
@@ -35,17 +51,13 @@ class RawLogprobs:
         if not self._wanted:
             return result
         chosen = torch.tensor([max(token_ids[i], 0) for i in self._wanted], device=self._logits.device)
-        chosen_values = self._finish(self._logits.gather(-1, chosen[:, None]))
-        top = self._logits.topk(min(max(self._num_top), self._logits.shape[-1]), dim=-1)
-        top_values, top_ids = self._finish(top.values), top.indices.tolist()
+        most = min(max(self._num_top), self._logits.shape[-1])
+        of_chosen, likeliest_ids, of_likeliest = self._measure(self._logits, chosen, most)
+        chosen_values, top_ids = of_chosen.clamp(min=FLOOR).tolist(), likeliest_ids.tolist()
+        top_values = of_likeliest.clamp(min=FLOOR).tolist()
         for place, row in enumerate(self._wanted):
             if token_ids[row] >= 0:
                 count = self._num_top[place]
                 likeliest = zip(top_ids[place][:count], top_values[place][:count], strict=True)
-                result[row] = TokenLogprob(token_ids[row], chosen_values[place][0], tuple(likeliest))
+                result[row] = TokenLogprob(token_ids[row], chosen_values[place], tuple(likeliest))
         return result
-
-    def _finish(self, logits: Tensor) -> list[list[float]]:
-        """Logits to log-probabilities; equal logits of a row give equal bits."""
-        values: list[list[float]] = (logits - self._normalizer).clamp(min=FLOOR).tolist()
-        return values

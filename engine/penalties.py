@@ -30,15 +30,19 @@ class Penalties:
         In the order of vLLM: repetition first (dividing positive logits, multiplying negative ones),
         then `frequency * count + presence` is subtracted, over the output alone.
         """
+        ids, counts = (torch.from_numpy(array).to(logits.device) for array in self.occurrences(row))
+        logits[ids] = _penalised(logits[ids], counts, row.params)
+
+    def occurrences(self, row: SampleRow) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """The distinct tokens to be penalised before the row's next one, and their counts in the output."""
         history = self._histories.get(row.key)
         if history is None or not history.agrees(row):
             history = self._histories[row.key] = _History(row)
         history.catch_up(row)
-        ids, counts = (torch.from_numpy(array).to(logits.device) for array in history.arrays())
-        logits[ids] = _penalised(logits[ids], counts, row.params)
+        return history.arrays()
 
     def record(self, row: SampleRow, token_id: int) -> None:
-        """Note what was sampled for a row that `apply` was called for (-1 too: its sequence is over)."""
+        """Note what was sampled for a row whose `occurrences` were taken (-1 too: its sequence is over)."""
         self._histories[row.key].sampled = (row.position, token_id)
 
     def release(self, keys: Iterable[int]) -> None:

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from engine.batch import Batch, Masks, SampleRow
 from engine.drawing import draw, uniform
-from engine.logprobs import RawLogprobs
+from engine.logprobs import Measure, RawLogprobs, logprobs
 from engine.penalties import Penalties
 from engine.stream import TokenLogprob
 
 _IMPOSSIBLE = -float("inf")
-_GREEDY_BELOW = 1e-5
+GREEDY_BELOW = 1e-5
 """Temperatures under which the likeliest token is certain, to float32."""
 
 
@@ -23,6 +23,8 @@ class Sampler:
     In order: penalties, logit bias, forbidden ids, grammar mask; then the likeliest token at
     temperature 0, else temperature, top-k, top-p, min-p and a draw. To be used by one thread.
     """
+
+    measure_logprobs: Measure = staticmethod(logprobs)
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -41,9 +43,8 @@ class Sampler:
         """
         rows = batch.samples
         self._penalties.release(batch.released)
-        logprobs = RawLogprobs(logits, rows)
-        for row_logits, row in zip(logits, rows, strict=True):
-            self._adjust(row_logits, row)
+        raw = RawLogprobs(logits, rows, self.measure_logprobs)
+        self._adjust(logits, rows)
         masks = batch.masks.result() if batch.masks is not None else None
         if masks is not None:
             self._mask(logits, masks)
@@ -52,9 +53,14 @@ class Sampler:
         for token_id, row in zip(host_ids, rows, strict=True):
             if row.params.has_penalties:
                 self._penalties.record(row, token_id)
-        return ids, logprobs.of(host_ids)
+        return ids, raw.of(host_ids)
 
-    def _adjust(self, logits: Tensor, row: SampleRow) -> None:
+    def _adjust(self, logits: Tensor, rows: list[SampleRow]) -> None:
+        """Apply (in place) what depends on each row's own parameters and history."""
+        for row_logits, row in zip(logits, rows, strict=True):
+            self._adjust_row(row_logits, row)
+
+    def _adjust_row(self, logits: Tensor, row: SampleRow) -> None:
         """Apply to one row ([V], in place) what depends on its own parameters and history."""
         if row.params.has_penalties:
             self._penalties.apply(logits, row)
@@ -77,7 +83,7 @@ class Sampler:
         highest, ids = logits.max(dim=-1)
         usable = highest.isfinite()
         ids[~usable] = -1
-        drawn = [i for i, row in enumerate(rows) if row.params.temperature >= _GREEDY_BELOW]
+        drawn = [i for i, row in enumerate(rows) if row.params.temperature >= GREEDY_BELOW]
         for i, is_usable in zip(drawn, usable[drawn].tolist(), strict=True):
             if is_usable:
                 noise = uniform(rows[i].seed, rows[i].position)

@@ -1,4 +1,4 @@
-"""8-bit pages in plain torch: what the kernels' formats mean, and how tests and converters make them."""
+"""8-bit and 4-bit formats in plain torch: what the kernels' codes mean, and how to make them."""
 
 from __future__ import annotations
 
@@ -54,3 +54,28 @@ def dequantize_pages(cache: PagedCache) -> tuple[Tensor, Tensor]:
         dequantize_rows(cache.keys, cache.key_scales),
         dequantize_rows(cache.values, cache.value_scales),
     )
+
+
+def quantize_int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """Symmetric 4-bit codes with one scale for each `group` neighbours of a row.
+
+    Args:
+        weight: [N, K], K a multiple of `group`.
+
+    Returns:
+        uint8 [N, K / 2], code 2i in the low and 2i + 1 in the high half of byte i, each plus 8; float32
+        scales [N, K / group].
+    """
+    rows, depth = weight.shape
+    groups = weight.float().view(rows, depth // group, group)
+    scales = groups.abs().amax(-1) / 7
+    codes = (groups / torch.where(scales > 0, scales, 1.0)[..., None]).round().to(torch.int8)
+    shifted = (codes + 8).view(rows, depth).to(torch.uint8)
+    return shifted[:, ::2] | shifted[:, 1::2] << 4, scales
+
+
+def dequantize_int4(packed: Tensor, scales: Tensor) -> Tensor:
+    """float32 [N, K] of `quantize_int4`."""
+    codes = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(1).float() - 8
+    groups = codes.view(*scales.shape, -1) * scales[..., None]
+    return groups.flatten(1)

@@ -210,7 +210,7 @@ def decode_attention(
             *output.stride()[:2],
             num_heads,
             HEAD_DIM=head_dim,
-            BLOCK_D=triton.next_power_of_2(head_dim),
+            BLOCK_D=max(16, triton.next_power_of_2(head_dim)),
             BLOCK_P=_COMBINED,
             num_warps=4,
         )
@@ -251,7 +251,7 @@ def _launch_splits(
         num_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
-        BLOCK_D=triton.next_power_of_2(head_dim),
+        BLOCK_D=max(16, triton.next_power_of_2(head_dim)),
         BLOCK_M=max(tile.block_m, triton.next_power_of_2(group)),
         BLOCK_N=tile.block_n,
         PAGE_SIZE=cache.page_size,

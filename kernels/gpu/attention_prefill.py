@@ -173,7 +173,7 @@ def prefill_attention(
         *output.stride()[:2],
         GROUP=group,
         HEAD_DIM=head_dim,
-        BLOCK_D=triton.next_power_of_2(head_dim),
+        BLOCK_D=max(16, triton.next_power_of_2(head_dim)),
         BLOCK_M=max(tile.block_m, triton.next_power_of_2(group)),
         BLOCK_N=tile.block_n,
         PAGE_SIZE=cache.page_size,

@@ -46,43 +46,84 @@ _SHARED: Final = tuple((1, context) for context in (400, 513, 396, 385, 300, 257
 _TREE: Final = (0, 384, 384, 384, 256, 256, 0)
 
 
+_DECODE: Final = AttentionCase(name="decode", rows=_RAGGED)
+_PREFILL: Final = AttentionCase(name="mixed", rows=_MIXED)
+_VERIFY: Final = AttentionCase(name="drafts", rows=_DRAFTS)
+_CASCADE: Final = AttentionCase(name="shared", rows=_SHARED, shared=_TREE)
+_SHAPES: Final = (
+    ((4, 4), 64, 16),
+    ((9, 3), 64, 1),
+    ((14, 2), 128, 16),
+    ((8, 1), 80, 64),
+    ((16, 1), 96, 16),
+    ((6, 2), 256, 64),
+    ((32, 1), 64, 16),
+)
+
+
 def attention_cases() -> list[AttentionCase]:
-    """Each dimension of the space at each of its values, most of them in pairs."""
-    decode = AttentionCase(name="decode", rows=_RAGGED)
-    mixed = AttentionCase(name="mixed", rows=_MIXED)
-    drafts = AttentionCase(name="drafts", rows=_DRAFTS)
-    shared = AttentionCase(name="shared", rows=_SHARED, shared=_TREE)
-    shapes = [
-        ((4, 4), 64, 16),
-        ((9, 3), 64, 1),
-        ((14, 2), 128, 16),
-        ((8, 1), 80, 64),
-        ((16, 1), 96, 16),
-        ((6, 2), 256, 64),
-        ((32, 1), 64, 16),
+    """Each value of each dimension, most of them in pairs: what a test run has time for."""
+    half, brain = torch.float16, torch.bfloat16
+    return [
+        *(_with_shape(_DECODE, *shape) for shape in _SHAPES),
+        *(_with_shape(_PREFILL, *shape) for shape in _SHAPES[:6]),
+        *(_with_shape(_CASCADE, *shape) for shape in _SHAPES[1:4:2]),
+        *(_with_dtype(base, brain) for base in (_DECODE, _PREFILL, _VERIFY, _CASCADE)),
+        *(_with_dtype(base, half) for base in (_DECODE, _PREFILL)),
+        *(_with_window(_DECODE, *window) for window in ((1, 16), (20, 1))),
+        *(_with_window(_PREFILL, *window) for window in ((20, 16), (150, 64))),
+        *(_with_window(base, 150, 16) for base in (_VERIFY, _CASCADE)),
+        *(_with_cap(base) for base in (_DECODE, _PREFILL)),
+        *(_with_pages(base, "int8", brain) for base in (_DECODE, _PREFILL)),
+        *(_with_pages(base, "fp8", half) for base in (_CASCADE, _PREFILL)),
+        replace(_PREFILL, name="mixed-window-cap-bfloat16", window=33, cap=3.0, dtype=brain),
     ]
-    cases = [decode, mixed, drafts, shared]
-    for base in (decode, mixed, shared):
-        for heads, head_dim, page_size in shapes:
-            name = f"{base.name}-{heads[0]}over{heads[1]}-d{head_dim}-page{page_size}"
-            cases.append(replace(base, name=name, heads=heads, head_dim=head_dim, page_size=page_size))
-    for base in (decode, mixed, drafts, shared):
-        cases += [
-            replace(base, name=f"{base.name}-{dtype}".replace("torch.", ""), dtype=dtype)
-            for dtype in (torch.float16, torch.bfloat16)
-        ]
-        cases += [
-            replace(base, name=f"{base.name}-window{window}", window=window, page_size=page_size)
-            for window, page_size in ((1, 16), (20, 1), (150, 64), (1000, 16))
-        ]
-        cases.append(replace(base, name=f"{base.name}-cap", cap=5.0))
-        cases += [
-            replace(base, name=f"{base.name}-{kind}", quantized=kind, dtype=dtype, head_dim=128)
-            for kind, dtype in (("int8", torch.bfloat16), ("fp8", torch.float16))
-        ]
-    cases.append(replace(mixed, name="mixed-window-cap-bfloat16", window=33, cap=3.0, dtype=torch.bfloat16))
-    cases.append(replace(decode, name="one-row", rows=((1, 700),), head_dim=128))
-    return cases
+
+
+def all_attention_cases() -> list[AttentionCase]:
+    """Every kind of batch with every shape, dtype, window and page format, one at a time."""
+    bases = (_DECODE, _PREFILL, _VERIFY, _CASCADE)
+    dtypes = (torch.float32, torch.float16, torch.bfloat16)
+    windows = ((1, 16), (20, 1), (150, 64), (1000, 16))
+    return [
+        *(
+            _with_dtype(_with_shape(base, *shape), each)
+            for base in bases
+            for shape in _SHAPES
+            for each in dtypes
+        ),
+        *(
+            _with_dtype(_with_window(base, *each), dtype)
+            for base in bases
+            for each in windows
+            for dtype in dtypes
+        ),
+        *(_with_dtype(_with_cap(base), dtype) for base in bases for dtype in dtypes),
+        *(_with_pages(base, kind, dtype) for base in bases for kind in ("int8", "fp8") for dtype in dtypes),
+        replace(_DECODE, name="one-long-row", rows=((1, 5000),), head_dim=128),
+        replace(_PREFILL, name="one-long-prompt", rows=((700, 1500),), head_dim=128),
+    ]
+
+
+def _with_shape(case: AttentionCase, heads: tuple[int, int], head_dim: int, page_size: int) -> AttentionCase:
+    name = f"{case.name}-{heads[0]}over{heads[1]}-d{head_dim}-page{page_size}"
+    return replace(case, name=name, heads=heads, head_dim=head_dim, page_size=page_size)
+
+
+def _with_dtype(case: AttentionCase, dtype: torch.dtype) -> AttentionCase:
+    return replace(case, name=f"{case.name}-{dtype}".replace("torch.", ""), dtype=dtype)
+
+
+def _with_window(case: AttentionCase, window: int, page_size: int) -> AttentionCase:
+    return replace(case, name=f"{case.name}-window{window}", window=window, page_size=page_size)
+
+
+def _with_cap(case: AttentionCase) -> AttentionCase:
+    return replace(case, name=f"{case.name}-cap", cap=5.0)
+
+
+def _with_pages(case: AttentionCase, kind: str, dtype: torch.dtype) -> AttentionCase:
+    return replace(_with_dtype(case, dtype), name=f"{case.name}-{kind}", quantized=kind, head_dim=128)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +177,8 @@ def exact_attention(
     if cap is not None:
         scores = cap * torch.tanh(scores / cap)
     context = len(keys)
-    distance = torch.arange(context - count, context)[:, None] - torch.arange(context)
+    at = torch.arange(context, device="cpu")
+    distance = at[context - count :, None] - at
     hidden = (distance < 0) | (distance >= (window or context))
     weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     return torch.einsum("hqk,khd->qhd", weights, values)
@@ -146,14 +188,14 @@ def attention_problem(
     case: AttentionCase, *, architecture: str, device: torch.device | str = "cpu", seed: int = 0
 ) -> AttentionProblem:
     """Fill a case: pages in a shuffled order, those of a shared prefix once."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
     num_heads, kv_heads = case.heads
     counts = np.array([count for count, _ in case.rows], np.int32)
     contexts = np.array([context for _, context in case.rows], np.int32)
     page_table, num_pages = _page_table(case, contexts, np.random.default_rng(seed))
     shape = (num_pages, case.page_size, kv_heads, case.head_dim)
-    dense = torch.randn((2, *shape), generator=generator)
-    used = torch.zeros(shape[:2], dtype=torch.bool)
+    dense = torch.randn((2, *shape), generator=generator, device="cpu")
+    used = torch.zeros(shape[:2], dtype=torch.bool, device="cpu")
     for row, context in enumerate(contexts):
         at = np.arange(context)
         used[page_table[row, at // case.page_size], at % case.page_size] = True
@@ -175,7 +217,8 @@ def attention_problem(
     )
     starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     # A slice of a wider projection: tokens are not dense.
-    projected = torch.randn((int(starts[-1]), num_heads + 2 * kv_heads, case.head_dim), generator=generator)
+    tokens_shape = (int(starts[-1]), num_heads + 2 * kv_heads, case.head_dim)
+    projected = torch.randn(tokens_shape, generator=generator, device="cpu")
     return AttentionProblem(
         case=case,
         query=projected.to(case.dtype).to(device)[:, :num_heads],

@@ -42,7 +42,9 @@ def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _widened(handle: Any) -> Any:
-    """A bfloat16 handle in float32; any other as it is."""
+    """A 16-bit float handle in float32, which NumPy also multiplies faster; any other as it is."""
+    if handle.dtype.scalar == tl.float16:
+        return TensorHandle(handle.data.astype(np.float32), tl.float32)
     if handle.dtype.scalar != tl.bfloat16:
         return handle
     bits = np.asarray(handle.data).astype(np.uint32) << np.uint32(16)

@@ -1,4 +1,4 @@
-"""Runs the tests in `interpreted` under Triton's interpreter, in a process of their own."""
+"""Runs the tests in `numerics` under Triton's interpreter, in a process of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 def test_interpreted_kernels(pytestconfig: pytest.Config) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, str(Path(__file__).parent / "interpreted")],
+        [*command, str(Path(__file__).parent / "numerics")],
         cwd=pytestconfig.rootpath,
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -20,7 +20,8 @@ RELATIVE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    numbers = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
+    return numbers.to(torch.get_default_device())
 
 
 def exact_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -75,8 +76,8 @@ def test_apply_mask(vocab: int) -> None:
     logits[3, 0] = torch.nan
     allowed = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little", count=vocab)
     expected = logits.clone()
-    expected[rows] = expected[rows].masked_fill(torch.from_numpy(allowed == 0), -torch.inf)
-    apply_mask(logits, torch.from_numpy(bits), rows)
+    expected[rows] = expected[rows].masked_fill(torch.asarray(allowed == 0), -torch.inf)
+    apply_mask(logits, torch.asarray(bits), rows)
     torch.testing.assert_close(logits, expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -102,7 +103,7 @@ def expected_heads(heads: Tensor, turn: tuple[Tensor, Tensor], weight: Tensor | 
     return torch.cat(turned, dim=-1)
 
 
-SLOTS = torch.tensor([7, 0, -1, 11, 4], dtype=torch.int32)
+SLOTS = [7, 0, -1, 11, 4]
 
 
 @pytest.mark.parametrize("has_norms", [False, True])
@@ -118,15 +119,16 @@ def test_rotate_and_write(dtype: torch.dtype, head_dim: int, half: int, has_norm
     want_query = expected_heads(query, turn, weights[0] if has_norms else None)
     want_key = expected_heads(key, turn, weights[1] if has_norms else None)
     before = key.clone()
-    rotate_and_write((query, key, value), turn, cache, SLOTS, norms)
+    rotate_and_write((query, key, value), turn, cache, torch.tensor(SLOTS, dtype=torch.int32), norms)
     tolerance = RELATIVE[dtype]
     torch.testing.assert_close(query.double(), want_query, rtol=tolerance, atol=tolerance)
     assert torch.equal(key, before)
-    stored, untouched = torch.tensor([0, 1, 3, 4]), torch.tensor([1, 2, 3, 5, 6, 8, 9, 10])
+    stored, untouched = [0, 1, 3, 4], [1, 2, 3, 5, 6, 8, 9, 10]
+    slots = [SLOTS[index] for index in stored]
     flat_keys, flat_values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)
-    stored_keys = flat_keys[SLOTS[stored]].double()
+    stored_keys = flat_keys[slots].double()
     torch.testing.assert_close(stored_keys, want_key[stored], rtol=tolerance, atol=tolerance)
-    assert torch.equal(flat_values[SLOTS[stored]], value[stored])
+    assert torch.equal(flat_values[slots], value[stored])
     assert (flat_keys[untouched] == 9.0).all()
     assert (flat_values[untouched] == 9.0).all()
 
@@ -139,11 +141,11 @@ def test_rotate_and_write_in_8_bits(kind: str, dtype: torch.dtype) -> None:
     codes = torch.full((4, 3, 2, 64), 9, dtype=dtype)
     scales = torch.full((4, 3, 2), 9.0)
     cache = PagedCache(codes, codes.clone(), scales, scales.clone())
-    rotate_and_write((query, key, value), turn, cache, SLOTS, None)
+    rotate_and_write((query, key, value), turn, cache, torch.tensor(SLOTS, dtype=torch.int32), None)
     rotated = reference.rotate(key, *turn)
     keys, values = (pages.flatten(0, 1) for pages in dequantize_pages(cache))
     for index in (0, 1, 3, 4):
-        slot = int(SLOTS[index])
+        slot = SLOTS[index]
         for stored, exact in ((keys[slot], rotated[index]), (values[slot], value[index])):
             relative = 1 / 254 if kind == "int8" else 1 / 16
             assert ((stored - exact).abs() <= relative * exact.abs().amax(-1, keepdim=True) * 1.01).all()

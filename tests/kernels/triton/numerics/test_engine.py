@@ -1,0 +1,148 @@
+"""The whole engine on Triton's kernels: the same text as on plain torch, for every way to choose it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.config import Config
+from engine.engine import Engine
+from engine.gpu_sampler import GpuSampler
+from engine.models import decoder
+from engine.models.decoder import Decoder
+from engine.models.kv_cache import KVCache
+from engine.models.spec import ModelSpec
+from engine.models.weights import LayerWeights, Weights
+from engine.request import Request
+from engine.runner import ModelRunner
+from engine.sampler import Sampler
+from engine.stream import TokenLogprob, Update
+from grammars.compiler import Compiler
+from grammars.spec import Constraint
+from grammars.vocab import Vocabulary
+from kernels.dispatch import operations
+from tests.fakes import VOCAB_SIZE, assert_quiet, byte_tokenizer, collect, generate_request
+
+SPEC = ModelSpec(
+    architecture="qwen3",
+    name="random",
+    num_layers=2,
+    hidden_size=48,
+    num_heads=6,
+    num_kv_heads=2,
+    head_dim=16,
+    intermediate_size=64,
+    vocab_size=VOCAB_SIZE,
+    max_position=4096,
+    rms_eps=1e-6,
+    rope_theta=10_000.0,
+    rotary_dim=16,
+    tie_embeddings=False,
+    sliding_window=(None, 24),
+)
+
+
+def random_weights(device: torch.device) -> Weights:
+    generator = torch.Generator("cpu").manual_seed(0)
+
+    def standard(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device="cpu").to(device)
+
+    def normal(*shape: int) -> Tensor:
+        return standard(*shape) * (2 / math.sqrt(shape[-1]))
+
+    def gain(width: int) -> Tensor:
+        return 1 + 0.2 * standard(width)
+
+    embed, head = standard(2, VOCAB_SIZE, SPEC.hidden_size)
+    queries, hidden = SPEC.num_heads * SPEC.head_dim, SPEC.hidden_size
+    keys, inner = SPEC.num_kv_heads * SPEC.head_dim, SPEC.intermediate_size
+    layers = [
+        LayerWeights(
+            input_norm=gain(hidden),
+            q=normal(queries, hidden),
+            k=normal(keys, hidden),
+            v=normal(keys, hidden),
+            o=normal(hidden, queries),
+            post_norm=gain(hidden),
+            gate=normal(inner, hidden),
+            up=normal(inner, hidden),
+            down=normal(hidden, inner),
+            q_norm=gain(SPEC.head_dim),
+            k_norm=gain(SPEC.head_dim),
+        )
+        for _ in range(SPEC.num_layers)
+    ]
+    return Weights(embed=embed, layers=tuple(layers), norm=gain(hidden), lm_head=head * 0.5)
+
+
+def random_engine(sampler: Sampler, device: torch.device) -> Engine:
+    config = Config(page_size=16, max_batch_tokens=96)
+    num_pages = 96
+    tokenizer = byte_tokenizer()
+    vocabulary = Vocabulary(
+        token_bytes=tokenizer.token_bytes,
+        eos_ids=tokenizer.eos_ids,
+        special_ids=tokenizer.special_ids,
+        width=VOCAB_SIZE,
+        encode=lambda text: list(text.encode()),
+    )
+    kv = KVCache.allocate(SPEC, num_pages, config.page_size, torch.float32, device)
+    return Engine(
+        config=config,
+        runner=ModelRunner(Decoder(SPEC, random_weights(device), kv), sampler, device),
+        compiler=Compiler(vocabulary, timeout_s=30, cache_bytes=1 << 26),
+        tokenizer=tokenizer,
+        model_name="random",
+        vocab_size=VOCAB_SIZE,
+        num_pages=num_pages,
+        max_context=SPEC.max_position,
+    )
+
+
+SYSTEM = "A common beginning, long enough to fill the pages of a whole split of the keys: " * 2
+REQUESTS: list[tuple[str, dict[str, Any]]] = [
+    ("short", {"temperature": 0.0}),
+    (SYSTEM + "one", {"temperature": 0.0, "logprobs": 3}),
+    (SYSTEM + "two", {"temperature": 0.0, "repetition_penalty": 1.5, "logit_bias": {65: 3.0}}),
+    (SYSTEM + "three", {"seed": 1, "top_p": 0.8}),
+    (SYSTEM + "four", {"seed": 2, "top_k": 20, "min_p": 0.02, "frequency_penalty": 0.5}),
+    (SYSTEM + "five", {"seed": 3, "choices": 2, "min_tokens": 8}),
+    ("grammar", {"seed": 4, "grammar": True}),
+]
+
+
+async def replies(engine: Engine) -> list[Update]:
+    """What the engine answers to all requests at once, then to one again."""
+    await engine.start()
+    grammar = await engine.compiler.compile(Constraint(kind="regex", spec="[a-f]{3}-[0-9]+"))
+    submitted: list[Request] = []
+    for prompt, fields in [*REQUESTS, REQUESTS[1]]:
+        with_grammar = {**fields, "grammar": grammar} if "grammar" in fields else fields
+        request = generate_request(prompt, max_tokens=6, ignore_eos=True, **with_grammar)
+        submitted.append(engine.submit(request, request_id=str(len(submitted))))
+    answers = await asyncio.gather(*map(collect, submitted))
+    assert_quiet(engine)
+    await engine.stop()
+    return [update for answer in answers for update in answer]
+
+
+async def test_engine(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    expected = await replies(random_engine(Sampler(VOCAB_SIZE), torch.device("cpu")))
+    monkeypatch.setattr(decoder, "operations", lambda _device: operations(torch.device("cuda")))
+    computed = await replies(random_engine(GpuSampler(VOCAB_SIZE), device))
+    assert len({tuple(update.token_ids) for update in expected}) == len(expected) - 1
+    assert [update.token_ids for update in computed] == [update.token_ids for update in expected]
+    for ours, theirs in zip(logprobs_of(computed), logprobs_of(expected), strict=True):
+        assert [token for token, _ in ours.top] == [token for token, _ in theirs.top]
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+        assert dict(ours.top) == pytest.approx(dict(theirs.top), abs=1e-4)
+
+
+def logprobs_of(updates: list[Update]) -> list[TokenLogprob]:
+    return [entry for update in updates for entry in update.logprobs]

@@ -1,0 +1,88 @@
+"""Kernels compiled for real GPUs, as a model runner launches them: what they spill, need and contain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.kernels.triton.cases import AttentionCase, attention_problem
+from tests.kernels.triton.compiler import ARCHITECTURES, Architecture, FakeGpu, Machine
+from tests.kernels.triton.launches import launch_model_step, launch_quantized, model_spec
+
+
+@pytest.fixture(params=ARCHITECTURES.values(), ids=lambda architecture: architecture.name)
+def architecture(request: pytest.FixtureRequest) -> Architecture:
+    found: Architecture = request.param
+    return found
+
+
+def machines_of(architecture: Architecture, launch: Callable[[], object]) -> list[Machine]:
+    """The machine code of all launches, none of which spills or needs more than there is."""
+    with FakeGpu(architecture) as gpu:
+        launch()
+    machines = gpu.machines()
+    spilling = [(each.kernel, each.spills, each.registers) for each in machines if each.spills]
+    assert not spilling
+    oversized = [(each.kernel, each.shared) for each in machines if each.shared > architecture.shared_bytes]
+    assert not oversized
+    return machines
+
+
+def test_model_step(architecture: Architecture) -> None:
+    """A step of an 8B-class model in bfloat16 and of its sampler."""
+    spec = model_spec(num_heads=32, num_kv_heads=8, head_dim=128)
+    machines = machines_of(
+        architecture,
+        lambda: launch_model_step(architecture.name, spec, head_norms=True, dtype=torch.bfloat16),
+    )
+    kernels = {each.kernel: each for each in machines}
+    assert set(kernels) == {
+        "add_rms_norm_kernel",
+        "apply_mask_kernel",
+        "combine_kernel",
+        "logprobs_kernel",
+        "penalties_kernel",
+        "prefill_kernel",
+        "rotate_and_write_kernel",
+        "sample_kernel",
+        "silu_mul_kernel",
+        "split_kernel",
+    }
+    narrow, wide = (each for each in machines if each.kernel == "split_kernel")
+    assert narrow.instructions[architecture.small_matrix]
+    assert wide.instructions[architecture.matrix]
+    assert kernels["prefill_kernel"].instructions[architecture.matrix]
+    for each in machines:
+        if each.kernel not in ("apply_mask_kernel", "penalties_kernel", "rotate_and_write_kernel"):
+            assert each.instructions["128-bit"], f"{each.kernel} loads narrow words"
+    if architecture.target.backend == "cuda":
+        for each in (narrow, wide, kernels["prefill_kernel"]):
+            assert each.instructions["async copy"]
+
+
+def test_quantized_pages(architecture: Architecture) -> None:
+    """Decode and prefill over 8-bit pages."""
+    case = AttentionCase(
+        name="quantized",
+        rows=((1, 30), (17, 17)),
+        heads=(32, 8),
+        head_dim=128,
+        dtype=torch.bfloat16,
+        quantized="fp8",
+    )
+
+    def launch() -> None:
+        attention_problem(case, architecture=architecture.name, device="meta").solve()
+
+    for each in machines_of(architecture, launch):
+        if each.kernel != "combine_kernel":
+            assert each.instructions[architecture.matrix] or each.instructions[architecture.small_matrix]
+
+
+def test_quantized_linears(architecture: Architecture) -> None:
+    machines = machines_of(architecture, lambda: launch_quantized(architecture.name))
+    for each in machines:
+        if each.kernel.startswith("linear"):
+            assert each.instructions[architecture.matrix] or each.instructions[architecture.small_matrix]
