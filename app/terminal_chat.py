@@ -6,7 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Annotated, Any
 
 import httpx
@@ -149,10 +149,11 @@ def obey(conversation: Conversation, line: str) -> None:
             _print_answer(conversation.ask(line))
 
 
-def _print_answer(pieces: Iterator[str]) -> None:
+def _print_answer(answer: Generator[str]) -> None:
     try:
-        for piece in pieces:
-            print(piece, end="", flush=True)
+        with closing(answer) as pieces:  # the server stops when nobody listens any more
+            for piece in pieces:
+                print(piece, end="", flush=True)
     except CommandFailedError as error:
         print(f"[{error}]", end="")
     except KeyboardInterrupt:
