@@ -16,7 +16,7 @@ from llguidance import LLMatcher, LLParserLimits
 from grammars.base import GrammarError, MaskRow
 from grammars.vocab import Vocabulary
 
-_FUEL_FACTOR = 20
+_FUEL_FACTOR = 5
 _STATES = 100_000
 _BASE_BYTES = 1 << 20
 _BYTES_PER_CHAR = 400
@@ -31,6 +31,11 @@ def limits(*, heavy: bool) -> LLParserLimits:
         max_lexer_states=_STATES,
         verbose_errors=False,
     )
+
+
+def complaint(matcher: LLMatcher) -> str:
+    """What is wrong with a matcher, in a line; "" if nothing is."""
+    return matcher.get_error().partition("\n")[0]
 
 
 class LlgGrammar:
@@ -82,10 +87,8 @@ class LlgGrammar:
 
     def _build(self, *, heavy: bool) -> LLMatcher:
         matcher = LLMatcher(self.vocabulary.tokenizer, self._source, log_level=0, limits=limits(heavy=heavy))
-        if matcher.is_error():
-            raise GrammarError(matcher.get_error())
-        if not any(matcher.compute_bitmask()):
-            raise GrammarError(matcher.get_error() or "no text satisfies the grammar")
+        if matcher.is_error() or not any(matcher.compute_bitmask()):
+            raise GrammarError(complaint(matcher) or "no text satisfies the grammar")
         return matcher
 
 

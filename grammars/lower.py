@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 
 import msgspec
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from grammars.base import GrammarError
+from grammars.schema.build import build
+from grammars.schema.emit import emit
+from grammars.schema.sizes import settle
 from grammars.spec import Constraint, check_limits
-
-_WHITESPACE = {"compact": None, "flexible": r" |\n[ ]{0,32}"}
 
 
 def lower(constraint: Constraint) -> str:
@@ -40,10 +42,8 @@ def lower(constraint: Constraint) -> str:
 
 
 def _json(schema: str, constraint: Constraint) -> str:
-    pattern = _WHITESPACE[constraint.json.whitespace]
-    try:
-        if pattern is None:
-            return str(LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False}))
-        return str(LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": pattern}))
-    except ValueError as error:
-        raise GrammarError(f"the schema is not JSON: {error}") from error
+    root = build(schema, constraint.json)
+    settle(root)
+    if root.size == math.inf:
+        raise GrammarError("no value satisfies the schema")
+    return emit(root, constraint.json)

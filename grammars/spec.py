@@ -23,7 +23,20 @@ class JsonOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How JSON is spelled. Every bound here is one that a model could otherwise run into for ever."""
 
     whitespace: Literal["compact", "flexible"] = "compact"
-    """compact: none between tokens. flexible: per gap at most one blank, or a newline and up to 32 blanks."""
+    """compact: none between tokens. flexible: after `{[,:` and before `}]` at most one blank, or a newline
+    and up to 32 blanks."""
+    integer_digits: int = 20
+    """Most digits of a number before its point."""
+    fraction_digits: int = 20
+    """Most digits of a number after its point."""
+    decimal_integers: bool = False
+    """Also write integers as 5.0, which JSON Schema allows since draft 6 and many readers do not."""
+    open_objects: bool = True
+    """Whether an object may have properties that its schema says nothing about, as the standard has it."""
+    exclusive_one_of: bool = True
+    """Whether what two branches of a oneOf share is left out, as the standard has it; else oneOf is anyOf."""
+    nullable: bool = False
+    """Whether `nullable: true` adds null to a type, as in OpenAPI 3.0; else it says nothing."""
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ import msgspec
 from llguidance import LLMatcher
 
 from grammars.base import GrammarError
-from grammars.llg import limits
+from grammars.llg import complaint, limits
 from grammars.lower import lower
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
@@ -76,19 +76,21 @@ def _walk(source: str, vocabulary: Vocabulary, *, heavy: bool) -> str:
         token = _random_token(mask, rng)
         if token is None:
             place = "no text satisfies the grammar" if step == 0 else "the grammar has a dead end"
-            return matcher.get_error() or place
+            return complaint(matcher) or place
         if token in vocabulary.eos_ids:
             break
         matcher.consume_token(token)
-    return matcher.get_error()
+    return complaint(matcher)
 
 
 def _random_token(mask: bytes, rng: random.Random) -> int | None:
     start = rng.randrange(len(mask))
-    index = next((i for i in (*range(start, len(mask)), *range(start)) if mask[i]), None)
+    order: tuple[int, ...] = (*range(start, len(mask)), *range(start))
+    index = next((i for i in order if mask[i]), None)
     if index is None:
         return None
-    return index * 8 + rng.choice([bit for bit in range(8) if mask[index] & 1 << bit])
+    bits: list[int] = [bit for bit in range(8) if mask[index] & 1 << bit]
+    return index * 8 + bits[rng.randrange(len(bits))]
 
 
 def serve(connection: Connection) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from grammars.base import GrammarError, GrammarTooComplexError
 from grammars.compiler import Compiler
+from grammars.llg import LlgGrammar
+from grammars.lower import lower
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
 from tests.grammars.driver import accepts, feed
@@ -86,21 +88,30 @@ async def test_the_time_limit_kills_and_the_next_constraint_compiles(vocabulary:
         compiler.close()
 
 
-async def test_running_out_of_lexer_fuel_stays_with_one_sequence(
-    compiler: Compiler, vocabulary: Vocabulary
-) -> None:
-    """Copies of one native matcher share a lexer, and its error is for ever."""
+def _many_words(max_length: int) -> Constraint:
+    """A string whose automaton counts words and characters at once."""
     pattern = r"^$|(^(?:\S+\s+){0,99}\S+$)"
     schema = {
         "type": "object",
-        "properties": {"q": {"type": "string", "maxLength": 5000, "pattern": pattern}},
+        "properties": {"q": {"type": "string", "maxLength": max_length, "pattern": pattern}},
         "required": ["q"],
     }
-    grammar = await compiler.compile(Constraint.json_schema(schema))
+    return Constraint.json_schema(schema)
+
+
+def test_running_out_of_lexer_fuel_stays_with_one_sequence(vocabulary: Vocabulary) -> None:
+    """Copies of one native matcher share a lexer, and its error is for ever: new ones must not have it."""
+    grammar = LlgGrammar(vocabulary, lower(_many_words(1000)))
     first, second = grammar.matcher(), grammar.matcher()
     text = json.dumps({"q": "seven words and some more of them"}, separators=(",", ":"))
     assert feed(first, vocabulary, text[:20])
+    assert grammar.heavy
     assert feed(second, vocabulary, text)
     assert second.is_complete
     assert feed(first, vocabulary, text[20:])
     assert first.is_complete
+
+
+async def test_a_grammar_that_is_too_slow_to_follow_is_refused(compiler: Compiler) -> None:
+    with pytest.raises(GrammarError, match="too many"):
+        await compiler.compile(_many_words(5000))

@@ -1,0 +1,1 @@
+"""Regular languages over Unicode text: expressions, with intersection and complement, and their automata."""

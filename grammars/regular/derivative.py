@@ -1,0 +1,204 @@
+"""Questions about regular languages, answered with Brzozowski derivatives.
+
+The derivative of a language by a character is what may follow that character (J. A. Brzozowski, 1964;
+S. Owens et al., Regular-expression derivatives re-examined, 2009). Expressions in normal form have
+finitely many, so they are the states of an automaton that is only built as far as a question needs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator
+
+from grammars.regular.ast import (
+    EMPTY,
+    MAX_CODE_POINT,
+    NOTHING,
+    Alt,
+    And,
+    Chars,
+    Concat,
+    Not,
+    Regex,
+    Repeat,
+    alt,
+    complement,
+    concat,
+    intersect,
+    repeat,
+)
+
+MAX_STATES = 4000
+
+
+class TooManyStatesError(Exception):
+    """A question needs more of an automaton than is worth building."""
+
+
+def derive(regex: Regex, code_point: int) -> Regex:
+    """What may follow `code_point` at the start of a text of the language."""
+    match regex:
+        case Chars():
+            return EMPTY if code_point in regex else NOTHING
+        case Concat(parts=parts):
+            options = []
+            for index, part in enumerate(parts):
+                options.append(concat((derive(part, code_point), *parts[index + 1 :])))
+                if not part.nullable:
+                    break
+            return alt(options)
+        case Alt(parts=parts):
+            return alt(derive(part, code_point) for part in parts)
+        case And(parts=parts):
+            return intersect(derive(part, code_point) for part in parts)
+        case Not(inner=inner):
+            return complement(derive(inner, code_point))
+        case Repeat(inner=inner, low=low, high=high):
+            # A nullable part may stand for the missing ones, so counting down is right for it too.
+            rest = repeat(inner, max(low - 1, 0), None if high is None else high - 1)
+            return concat((derive(inner, code_point), rest))
+    raise TypeError(regex)
+
+
+def derive_text(regex: Regex, text: str) -> Regex:
+    """What may follow `text`."""
+    for char in text:
+        if regex == NOTHING:
+            break
+        regex = derive(regex, ord(char))
+    return regex
+
+
+def matches(regex: Regex, text: str) -> bool:
+    """Whether `text` belongs to the language."""
+    return derive_text(regex, text).nullable
+
+
+def _cuts(regex: Regex, cuts: set[int]) -> None:
+    """Collect the code points at which the derivative of `regex` may change."""
+    match regex:
+        case Chars(ranges=ranges):
+            for low, high in ranges:
+                cuts.add(low)
+                cuts.add(high + 1)
+        case Concat(parts=parts):
+            for part in parts:
+                _cuts(part, cuts)
+                if not part.nullable:
+                    break
+        case Alt(parts=parts) | And(parts=parts):
+            for part in parts:
+                _cuts(part, cuts)
+        case Not(inner=inner) | Repeat(inner=inner):
+            _cuts(inner, cuts)
+
+
+def classes(regex: Regex) -> list[tuple[int, int]]:
+    """Ranges of code points that together cover all; within one, every derivative is the same."""
+    cuts = {0, 0xD800, 0xE000, MAX_CODE_POINT + 1}
+    _cuts(regex, cuts)
+    ordered = sorted(cuts)
+    return [(a, b - 1) for a, b in itertools.pairwise(ordered) if a != 0xD800]
+
+
+def pick(low: int, high: int) -> int:
+    """The code point of a range that is shortest to write in JSON and plainest to read."""
+    for preferred in (ord("a"), ord("0"), ord("A"), ord(" ")):
+        if low <= preferred <= high:
+            return preferred
+    plain = [c for c in range(max(low, 0x20), min(high, 0x7E) + 1) if c not in (0x22, 0x5C)]
+    return plain[0] if plain else max(low, min(high, 0x20))
+
+
+def shortest(regex: Regex) -> str | None:
+    """A shortest text of the language; None when there is none.
+
+    Searches the automaton best first (A*); the expressions themselves say how far the end is at least.
+
+    Raises:
+        TooManyStatesError: not found within the limit on states.
+    """
+    order = itertools.count()
+    heap: list[tuple[float, int, str, Regex | None]] = [(regex.floor, next(order), "", regex)]
+    seen = {regex}
+    while heap:
+        bound, _, text, state = heapq.heappop(heap)
+        if bound == math.inf:
+            return None
+        if state is None or state.nullable:
+            return text
+        if state.pure:
+            word = text + _shortest_pure(state)
+            heapq.heappush(heap, (len(word), next(order), word, None))
+            continue
+        for low, high in classes(state):
+            after = derive(state, low)
+            if after not in seen:
+                seen.add(after)
+                bound = len(text) + 1 + after.floor
+                heapq.heappush(heap, (bound, next(order), text + chr(pick(low, high)), after))
+        if len(seen) > MAX_STATES:
+            raise TooManyStatesError
+    return None
+
+
+def _shortest_pure(regex: Regex) -> str:
+    """A shortest text of a language that is not empty, from its expression alone."""
+    if regex.nullable:
+        return ""
+    match regex:
+        case Chars(ranges=ranges):
+            return min((chr(pick(low, high)) for low, high in ranges), key=_written)
+        case Concat(parts=parts):
+            return "".join(map(_shortest_pure, parts))
+        case Alt(parts=parts):
+            return min((_shortest_pure(part) for part in parts if part.floor < math.inf), key=_written)
+        case Repeat(inner=inner, low=low):
+            return _shortest_pure(inner) * low
+    raise TypeError(regex)
+
+
+def _written(text: str) -> tuple[int, int]:
+    """Length as JSON text, roughly: characters, then bytes and escapes."""
+    return len(text), len(text.encode()) + sum(c < " " or c in '"\\' for c in text)
+
+
+def is_empty(regex: Regex) -> bool:
+    """Whether no text belongs to the language (TooManyStatesError as for `shortest`)."""
+    return shortest(regex) is None
+
+
+def words(regex: Regex, limit: int) -> list[str] | None:
+    """All texts of the language, when there are at most `limit`; else None.
+
+    Raises:
+        TooManyStatesError: not decided within the limit on states.
+    """
+    found: list[str] = []
+    live: dict[Regex, bool] = {}
+    for word in _enumerate(regex, "", frozenset(), live):
+        if word is None or len(found) == limit:
+            return None
+        found.append(word)
+    return found
+
+
+def _enumerate(
+    regex: Regex, text: str, path: frozenset[Regex], live: dict[Regex, bool]
+) -> Iterator[str | None]:
+    """The words below a state; None once a loop shows that there is no end of them."""
+    if len(live) > MAX_STATES:
+        raise TooManyStatesError
+    if regex in path:
+        yield None
+    if regex.nullable:
+        yield text
+    for low, high in classes(regex):
+        after = derive(regex, low)
+        if after not in live:
+            live[after] = not is_empty(after)
+        if live[after]:
+            for code_point in range(low, high + 1):
+                yield from _enumerate(after, text + chr(code_point), path | {regex}, live)

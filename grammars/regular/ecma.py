@@ -1,0 +1,117 @@
+"""From ECMA-262 regular expressions, as JSON Schema's `pattern` has them, to languages.
+
+A pattern is searched for, so its language is every text in which it is found. Lookaheads and `$` restrict
+what follows, up to the end of the text; so each construct is translated together with the language that
+may follow it (continuation passing).
+"""
+
+from __future__ import annotations
+
+from grammars.regular.ast import (
+    ANY_CHAR,
+    ANYTHING,
+    EMPTY,
+    NOTHING,
+    Regex,
+    alt,
+    complement,
+    concat,
+    intersect,
+    repeat,
+)
+from grammars.regular.ecma_syntax import Ahead, Choice, Edge, PatternError, Seq, Times, Tree, parse
+
+
+def search_language(pattern: str) -> Regex:
+    """Every text in which `pattern` is found.
+
+    Raises:
+        PatternError: see there.
+    """
+    tree = parse(pattern)
+    anchored = _follow(tree, ANYTHING, at_start=True)
+    floating = _follow(tree, ANYTHING, at_start=False)
+    if floating == NOTHING:
+        return anchored
+    if anchored == floating:
+        return concat((ANYTHING, floating))
+    return alt((anchored, concat((ANY_CHAR, ANYTHING, floating))))
+
+
+def full_language(pattern: str) -> Regex:
+    """Every text that `pattern` matches from its start to its end."""
+    return _follow(parse(pattern), EMPTY, at_start=True)
+
+
+def _follow(tree: Tree, after: Regex, *, at_start: bool) -> Regex:
+    """The language of `tree` followed by `after`; `at_start`: nothing stands before it."""
+    match tree:
+        case Seq(parts=parts):
+            return _follow_all(parts, after, at_start=at_start)
+        case Choice(options=options):
+            return alt(_follow(option, after, at_start=at_start) for option in options)
+        case Times():
+            return _follow_times(tree, after, at_start=at_start)
+        case Ahead(inner=inner, negative=negative):
+            seen = _follow(inner, ANYTHING, at_start=at_start)
+            return intersect((complement(seen) if negative else seen, after))
+        case Edge():
+            there = after if at_start else NOTHING
+            return there if tree.at_start else intersect((EMPTY, after))
+    return concat((tree, after))
+
+
+def _follow_all(parts: tuple[Tree, ...], after: Regex, *, at_start: bool) -> Regex:
+    for index in range(len(parts) - 1, -1, -1):
+        lead = at_start and all(_is_empty_match(part) for part in parts[:index])
+        if at_start and not lead and _has_start(parts[index]) and _may_be_empty(parts[:index]):
+            raise PatternError("^ after something that may be empty is not supported")
+        after = _follow(parts[index], after, at_start=lead)
+    return after
+
+
+def _follow_times(tree: Times, after: Regex, *, at_start: bool) -> Regex:
+    if not _asserts(tree.inner):
+        inner = _follow(tree.inner, EMPTY, at_start=False)
+        return concat((repeat(inner, tree.low, tree.high), after))
+    if (tree.low, tree.high) == (0, 1):
+        return alt((after, _follow(tree.inner, after, at_start=at_start)))
+    raise PatternError("an assertion inside a repetition is not supported")
+
+
+def _is_empty_match(tree: Tree) -> bool:
+    """Whether a tree only asserts, and consumes nothing."""
+    match tree:
+        case Edge() | Ahead():
+            return True
+        case Seq(parts=parts):
+            return all(map(_is_empty_match, parts))
+        case Choice(options=options):
+            return all(map(_is_empty_match, options))
+    return False
+
+
+def _may_be_empty(parts: tuple[Tree, ...]) -> bool:
+    return all(_follow(part, EMPTY, at_start=True).nullable for part in parts)
+
+
+def _has_start(tree: Tree) -> bool:
+    match tree:
+        case Edge(at_start=at_start):
+            return at_start
+        case Seq(parts=children) | Choice(options=children):
+            return any(map(_has_start, children))
+        case Times(inner=inner) | Ahead(inner=inner):
+            return _has_start(inner)
+    return False
+
+
+def _asserts(tree: Tree) -> bool:
+    match tree:
+        case Edge() | Ahead():
+            return True
+        case Seq(parts=children) | Choice(options=children):
+            return any(map(_asserts, children))
+        case Times(inner=inner):
+            return _asserts(inner)
+    return False

@@ -1,0 +1,172 @@
+"""From rules to the text of a grammar in llguidance's Lark dialect."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from fractions import Fraction
+
+from grammars.regular.ast import ANY_CHAR, Regex, Repeat, literal
+from grammars.regular.lark import JSON, JSON_FREE, PLAIN
+from grammars.schema.shapes import Element, Key, Multiples, Rule, Sequence, State, Tail, Text
+from grammars.spec import JsonOptions
+
+_GAP = {"compact": "", "flexible": r"(?: |\n {0,32})?"}
+
+
+def emit(root: Rule, options: JsonOptions) -> str:
+    """The grammar whose sentences are the values of `root`."""
+    return _Emitter(options).emit(root)
+
+
+class _Emitter:
+    def __init__(self, options: JsonOptions) -> None:
+        gap = _GAP[options.whitespace]
+        self._gap = gap
+        self._comma = f"/,{gap}/"
+        self._brackets = {
+            True: (f"/\\{{{gap}/", f"/{gap}\\}}/", '"{" "}"'),
+            False: (f"/\\[{gap}/", f"/{gap}\\]/", '"[" "]"'),
+        }
+        self._lines: list[str] = []
+        self._terminals: dict[str, str] = {}
+        self._rules: dict[int, str] = {}
+        self._states: dict[int, str] = {}
+        self._pending: deque[Rule] = deque()
+
+    def emit(self, root: Rule) -> str:
+        self._lines.append(f"start: {self._rule(root)}")
+        while self._pending:
+            rule = self._pending.popleft()
+            self._lines.append(f"{self._rule(rule)}: {' | '.join(self._alternatives(rule))}")
+        terminals = [f"{name}: {text}" for text, name in self._terminals.items()]
+        return "\n".join(["%llguidance {}", *self._lines, *terminals, ""])
+
+    def _rule(self, rule: Rule) -> str:
+        name = self._rules.get(id(rule))
+        if name is None:
+            name = self._rules[id(rule)] = f"r{len(self._rules)}"
+            self._pending.append(rule)
+        return name
+
+    def _terminal(self, text: str) -> str:
+        return self._terminals.setdefault(text, f"T{len(self._terminals)}")
+
+    def _alternatives(self, rule: Rule) -> list[str]:
+        options = [self._terminal(_text(text)) for text in rule.texts]
+        options += [_multiples(multiples) for multiples in rule.multiples]
+        options += [self._sequence(sequence) for sequence in rule.sequences]
+        return options
+
+    def _sequence(self, sequence: Sequence) -> str:
+        opening, closing, empty = self._brackets[sequence.is_object]
+        for state in sequence.states:
+            self._states[id(state)] = f"s{len(self._states)}"
+        for state in sequence.states:
+            options = self._state(state)
+            # A sequence without elements has one bracket pair, with no gaps; it must not be derived twice.
+            self._lines.append(f"{self._states[id(state)]}: {' | '.join(options)}")
+        name = f"q{len(self._lines)}"
+        body = f"{self._terminal(opening)} {self._states[id(sequence.start)]} {self._terminal(closing)}"
+        options = [body]
+        if self._gap and sequence.start.size == 0:
+            options.append(empty)
+        self._lines.append(f"{name}: {' | '.join(options)}")
+        return name
+
+    def _state(self, state: State) -> list[str]:
+        options = ['""'] if state.final else []
+        for element, after in state.edges:
+            options.append(f"{self._separated(state.first, element)} {self._states[id(after)]}")
+        if state.skip is not None:
+            options.append(self._states[id(state.skip)])
+        if state.tail is not None:
+            options += self._tail(state.tail, first=state.first)
+        if state.loop:
+            loop = " | ".join(self._separated(False, element) for element in state.loop)
+            options = [f"({loop})* ({' | '.join(options)})"]
+        return options
+
+    def _separated(self, first: bool, element: Element) -> str:
+        text = self._element(element)
+        return text if first else f"{self._terminal(self._comma)} {text}"
+
+    def _element(self, element: Element) -> str:
+        value = self._rule(element.value)
+        return value if element.key is None else f"{self._terminal(self._key(element.key))} {value}"
+
+    def _key(self, key: Key) -> str:
+        if key.regex is None:
+            return f"/{_quoted_word(key.name or '')}:{self._gap}/"
+        return f'"\\"" ({JSON.terminal(key.regex)}) /":{self._gap}/'
+
+    def _tail(self, tail: Tail, *, first: bool) -> list[str]:
+        if tail.unique:
+            return self._unique(tail)
+        one = " | ".join(self._element(element) for element in tail.elements)
+        comma = self._terminal(self._comma)
+        if not first:
+            return [f"({comma} ({one})){_times(tail.low, tail.high)}"]
+        options = ['""'] if tail.low == 0 else []
+        high = None if tail.high is None else tail.high - 1
+        options.append(f"({one}) ({comma} ({one})){_times(max(0, tail.low - 1), high)}")
+        return options
+
+    def _unique(self, tail: Tail) -> list[str]:
+        """Bits of a parameter say which elements were there (llguidance's parametric rules)."""
+        name = f"u{len(self._lines)}"
+        size = len(tail.elements)
+        high = size if tail.high is None else min(tail.high, size)
+        options = [f'"" %if bit_count_ge([0:{size}], {tail.low})']
+        for bit, element in enumerate(tail.elements):
+            item = f"{self._terminal(self._comma)} {self._element(element)} {name}::set_bit({bit})"
+            options.append(f"{item} %if and(bit_clear({bit}), bit_count_lt([0:{size}], {high}))")
+        self._lines.append(f"{name}::_: " + "\n    | ".join(options))
+        starts = [f"{self._element(e)} {name}::{1 << bit:#x}" for bit, e in enumerate(tail.elements)]
+        return (['""'] if tail.low == 0 else []) + starts
+
+
+def _times(low: int, high: int | None) -> str:
+    if high is None:
+        return "*" if low == 0 else f"{{{low},}}"
+    return f"{{{low},{high}}}"
+
+
+def _quoted_word(word: str) -> str:
+    return f'"{JSON.pattern(literal(word))}"'
+
+
+def _text(text: Text) -> str:
+    if not text.quoted:
+        return PLAIN.terminal(text.regex)
+    writer = JSON_FREE if _is_free(text.regex) else JSON
+    if text.regex.pure:
+        return f'/"{writer.pattern(text.regex)}"/'
+    return f'"\\"" ({writer.terminal(text.regex)}) "\\""'
+
+
+def _is_free(regex: Regex) -> bool:
+    """Whether only the length of a string is bounded; then every escape may be written."""
+    return isinstance(regex, Repeat) and regex.inner == ANY_CHAR
+
+
+def _multiples(multiples: Multiples) -> str:
+    numbers = multiples.numbers
+    schema: dict[str, object] = {
+        "type": "integer" if numbers.whole else "number",
+        "multipleOf": _json_number(multiples.step),
+        "x-guidance": {"whitespace_flexible": False},
+    }
+    for bound, is_open, keyword in (
+        (numbers.low, numbers.low_open, "inimum"),
+        (numbers.high, numbers.high_open, "aximum"),
+    ):
+        side = "m" + keyword
+        name = f"exclusive{side.capitalize()}" if is_open else side
+        if bound is not None:
+            schema[name] = _json_number(bound)
+    return f"%json {json.dumps(schema)}"
+
+
+def _json_number(value: Fraction) -> int | float:
+    return value.numerator if value.denominator == 1 else float(value)

@@ -1,0 +1,108 @@
+"""From schemas to what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from grammars.base import GrammarError
+from grammars.regular.derivative import TooManyStatesError
+from grammars.regular.ecma_syntax import PatternError
+from grammars.schema import meaning as m
+from grammars.schema.document import Document, Schema
+from grammars.schema.errors import UnenforceableError
+from grammars.schema.formula import Conj, Disj, Formula, Lit, Neg, of
+from grammars.schema.meaning import Meaning
+from grammars.spec import JsonOptions
+
+MAX_MEANINGS = 20_000
+
+Handler = Callable[["Evaluator", Schema], Meaning]
+
+
+class CircularError(GrammarError):
+    """A schema that is asked for its meaning while that is being worked out."""
+
+
+class Evaluator:
+    """Meanings of the formulas over one document, each worked out once.
+
+    Args:
+        document: the schemas.
+        options: how JSON is spelled, and what `oneOf` and `nullable` mean.
+        handlers: for each keyword the function that says what it means in a schema. Keywords that share
+            a function are read together, where the first of them stands.
+    """
+
+    def __init__(self, document: Document, options: JsonOptions, handlers: dict[str, Handler]) -> None:
+        self.document = document
+        self.options = options
+        self._handlers = handlers
+        self._known: dict[Formula, Meaning] = {}
+        self._open: set[Schema] = set()
+
+    def meaning(self, formula: Formula) -> Meaning:
+        """What a formula allows.
+
+        Raises:
+            GrammarError: a keyword that cannot be enforced, or a schema that refers to itself with nothing
+                between, which has no meaning.
+        """
+        known = self._known.get(formula)
+        if known is None:
+            known = self._known[formula] = self._evaluate(formula)
+            if len(self._known) > MAX_MEANINGS:
+                raise GrammarError("grammar too complex: too many different combinations of schemas")
+        return known
+
+    def of(self, schema: Schema | bool) -> Meaning:
+        """What a schema allows."""
+        return self.meaning(of(schema))
+
+    def _evaluate(self, formula: Formula) -> Meaning:
+        match formula:
+            case Lit(schema=schema):
+                return self._schema(schema)
+            case Neg(inner=inner):
+                return ~self.meaning(inner)
+            case Conj(parts=parts):
+                result = m.ANYTHING
+                for part in parts:
+                    result &= self.meaning(part)
+                return result
+            case Disj(parts=parts):
+                result = m.NOTHING
+                for part in parts:
+                    result |= self.meaning(part)
+                return result
+
+    def _schema(self, schema: Schema) -> Meaning:
+        if schema in self._open:
+            raise CircularError("$ref leads back to itself", pointer=schema.pointer, keyword="$ref")
+        self._open.add(schema)
+        try:
+            return self._fold(schema)
+        finally:
+            self._open.remove(schema)
+
+    def _fold(self, schema: Schema) -> Meaning:
+        result = m.ANYTHING
+        done: set[Handler] = set()
+        for keyword in _relevant(schema):
+            handler = self._handlers.get(keyword)
+            if handler is None or handler in done:
+                continue
+            done.add(handler)
+            try:
+                result &= handler(self, schema)
+            except (UnenforceableError, PatternError, TooManyStatesError) as error:
+                message = str(error) or "it leads to an automaton with too many states"
+                pointer = f"{schema.pointer}/{keyword}"
+                raise GrammarError(f"{keyword}: {message}", pointer=pointer, keyword=keyword) from error
+        return result
+
+
+def _relevant(schema: Schema) -> list[str]:
+    """The keywords that mean something in a schema, in its order; what looks at others' work comes last."""
+    if schema.resource.ref_stands_alone and "$ref" in schema.value:
+        return ["$ref"]
+    return sorted(schema.value, key=lambda keyword: keyword.startswith("unevaluated"))

@@ -1,0 +1,110 @@
+"""What a schema allows, type by type: unions of simple sets, closed under and, or, not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
+
+from grammars.schema import strings
+from grammars.schema.arrays import Arrays
+from grammars.schema.errors import UnenforceableError
+from grammars.schema.numbers import Numbers
+from grammars.schema.objects import Objects
+from grammars.schema.strings import Strings
+
+MAX_ALTERNATIVES = 512
+
+
+class _Set(Protocol):
+    def meet(self, other: Self) -> Self | None: ...
+
+    def outside(self) -> list[Self]: ...
+
+
+S = TypeVar("S", bound=_Set)
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """The values that are allowed.
+
+    Attributes:
+        null: whether null is.
+        booleans: which of true and false are.
+        numbers, arrays, objects: sets whose union is.
+        strings: the strings that are.
+    """
+
+    null: bool = False
+    booleans: frozenset[bool] = frozenset()
+    numbers: tuple[Numbers, ...] = ()
+    strings: Strings = strings.NONE
+    arrays: tuple[Arrays, ...] = ()
+    objects: tuple[Objects, ...] = ()
+
+    def __and__(self, other: Meaning) -> Meaning:
+        return Meaning(
+            self.null and other.null,
+            self.booleans & other.booleans,
+            _meet(self.numbers, other.numbers),
+            self.strings.meet(other.strings),
+            _meet(self.arrays, other.arrays),
+            _meet(self.objects, other.objects),
+        )
+
+    def __or__(self, other: Meaning) -> Meaning:
+        return Meaning(
+            self.null or other.null,
+            self.booleans | other.booleans,
+            _join(self.numbers, other.numbers),
+            self.strings.join(other.strings),
+            _join(self.arrays, other.arrays),
+            _join(self.objects, other.objects),
+        )
+
+    def __invert__(self) -> Meaning:
+        return Meaning(
+            not self.null,
+            frozenset((False, True)) - self.booleans,
+            _outside(self.numbers, Numbers()),
+            self.strings.outside(),
+            _outside(self.arrays, Arrays()),
+            _outside(self.objects, Objects()),
+        )
+
+
+ANYTHING = Meaning(
+    null=True,
+    booleans=frozenset((False, True)),
+    numbers=(Numbers(),),
+    strings=strings.ALL,
+    arrays=(Arrays(),),
+    objects=(Objects(),),
+)
+NOTHING = Meaning()
+
+
+def _meet(mine: tuple[S, ...], theirs: tuple[S, ...]) -> tuple[S, ...]:
+    met = dict.fromkeys(both for a in mine for b in theirs if (both := a.meet(b)) is not None)
+    return _checked(met)
+
+
+def _join(mine: tuple[S, ...], theirs: tuple[S, ...]) -> tuple[S, ...]:
+    joined = tuple(dict.fromkeys(mine + theirs))
+    everything = next((one for one in joined if one == type(one)()), None)
+    return joined if everything is None else (everything,)
+
+
+def _outside(sets: tuple[S, ...], everything: S) -> tuple[S, ...]:
+    rest: tuple[S, ...] = (everything,)
+    for one in sets:
+        rest = _meet(rest, tuple(one.outside()))
+    return rest
+
+
+def _checked(sets: Iterable[S]) -> tuple[S, ...]:
+    result = tuple(sets)
+    if len(result) > MAX_ALTERNATIVES:
+        raise UnenforceableError(f"more than {MAX_ALTERNATIVES} combinations of alternatives", "anyOf")
+    return result

@@ -1,0 +1,105 @@
+"""Every schema with right verdicts that we have: nothing wrong gets through, and most is exactly right."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grammars.base import GrammarError
+from grammars.llg import LlgGrammar
+from grammars.lower import lower
+from grammars.spec import Constraint, JsonOptions
+from grammars.vocab import Vocabulary
+from tests.grammars.driver import accepts
+from tests.grammars.order import as_declared
+
+CASES = Path(__file__).parents[1] / "cases"
+ANY_SPELLING = JsonOptions(whitespace="flexible", decimal_integers=True)
+
+# As few as may be fully right, and as many as may be refused, of the groups of a draft.
+SUITES = {
+    "json-schema-test-suite-draft7": ("http://json-schema.org/draft-07/schema#", 280),
+    "json-schema-test-suite-draft2020-12": ("https://json-schema.org/draft/2020-12/schema", 380),
+}
+UNSATISFIABLE = {
+    "misc.invalid_schema_neg_len",
+    "misc.invalid_type_name",
+    "misc.unsat",
+    "ref.remote",
+}
+REFUSED = {
+    "NUL in pattern": "NUL",
+    "allOf 2^12 intersect": "combinations",
+    "anyOf self ref": "leads back to itself",
+    "nested depth 200": "nested deeper",
+    "nested depth 400": "nested deeper",
+    "quantifier on nothing": "nothing to repeat",
+    "self ref #": "leads back to itself",
+}
+
+
+def _read(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (CASES / f"{name}.jsonl").read_text().splitlines()]
+
+
+def _compile(schema: Any, options: JsonOptions, vocabulary: Vocabulary) -> LlgGrammar:
+    return LlgGrammar(vocabulary, lower(Constraint.json_schema(schema, options)))
+
+
+@pytest.mark.parametrize("probe", _read("probes"), ids=lambda probe: probe["name"])
+def test_probe(probe: dict[str, Any], vocabulary: Vocabulary) -> None:
+    if probe["name"] in UNSATISFIABLE:
+        with pytest.raises(GrammarError):
+            _compile(probe["schema"], ANY_SPELLING, vocabulary)
+        return
+    grammar = _compile(probe["schema"], ANY_SPELLING, vocabulary)
+    wrong = [text for text in probe["valid"] if not accepts(grammar, vocabulary, text)]
+    wrong += [text for text in probe["invalid"] if accepts(grammar, vocabulary, text)]
+    assert not wrong
+
+
+def _verdicts(
+    group: dict[str, Any], draft: str, vocabulary: Vocabulary
+) -> Iterator[tuple[bool, bool | None]]:
+    """For each test of a group whether it is valid, and whether the grammar accepts it (None: refused)."""
+    schema = group["schema"]
+    if isinstance(schema, dict):
+        schema = {"$schema": draft, **schema}
+    try:
+        grammar = _compile(schema, ANY_SPELLING, vocabulary)
+    except GrammarError:
+        yield from ((test["valid"], None) for test in group["tests"])
+        return
+    for test in group["tests"]:
+        text = json.dumps(as_declared(test["data"], schema), ensure_ascii=False)
+        yield test["valid"], accepts(grammar, vocabulary, text)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_suite(name: str, vocabulary: Vocabulary) -> None:
+    draft, least = SUITES[name]
+    outcomes: Counter[str] = Counter()
+    let_through = []
+    for group in _read(name):
+        verdicts = list(_verdicts(group, draft, vocabulary))
+        if any(accepted and not valid for valid, accepted in verdicts):
+            let_through.append(group["id"])
+        # A refusal is right where there is nothing to accept.
+        outcomes["right"] += all(bool(accepted) == valid for valid, accepted in verdicts)
+    assert not let_through
+    assert outcomes["right"] >= least
+
+
+@pytest.mark.parametrize("case", _read("hostile"), ids=lambda case: case["name"])
+async def test_hostile_schema_ends_within_its_limits(case: dict[str, Any], compiler: Any) -> None:
+    constraint = Constraint.json_schema(case["schema"])
+    if case["name"] in REFUSED:
+        with pytest.raises(GrammarError, match=REFUSED[case["name"]]):
+            await compiler.compile(constraint)
+    else:
+        assert (await compiler.compile(constraint)).matcher().num_tokens == 0
