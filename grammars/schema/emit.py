@@ -109,8 +109,8 @@ class _Emitter:
             return [f"({comma} ({one})){_times(tail.low, tail.high)}"]
         options = ['""'] if tail.low == 0 else []
         high = None if tail.high is None else tail.high - 1
-        options.append(f"({one}) ({comma} ({one})){_times(max(0, tail.low - 1), high)}")
-        return options
+        more = "" if high == 0 else f" ({comma} ({one})){_times(max(0, tail.low - 1), high)}"
+        return [*options, f"({one}){more}"]
 
     def _unique(self, tail: Tail) -> list[str]:
         """Bits of a parameter say which elements were there (llguidance's parametric rules)."""
