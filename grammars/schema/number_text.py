@@ -30,6 +30,8 @@ def number_text(numbers: Numbers, options: JsonOptions) -> Regex | None:
     writer = _Writer(options)
     if numbers == Numbers():
         return writer.any_number()
+    if numbers.low is not None and numbers.low == numbers.high:
+        return writer.one(numbers.low)
     text = writer.between(numbers)
     if numbers.step is not None:
         multiples = multiples_text(numbers.step)
@@ -99,6 +101,11 @@ class _Writer:
             )
         )
 
+    def one(self, value: Fraction) -> Regex:
+        """One number, as it was listed."""
+        tail = self._integer_tail() if value.denominator == 1 else EMPTY
+        return concat((literal(plain(value)), tail))
+
     def spellings(self, value: Fraction) -> Regex:
         """Every plain spelling of one number, zeros at the end of a fraction included."""
         zeros = repeat(literal("0"), 0, None)
@@ -152,14 +159,17 @@ class _Writer:
         if numbers.whole:
             first, last = Numbers(low, low_open, high, high_open).integers()
             whole = self._integers(first or 0, last or 0)
-            tail = repeat(literal(".0"), 0, 1) if self._options.decimal_integers else EMPTY
-            return concat((whole, tail))
+            return concat((whole, self._integer_tail()))
         text = self._decimals(low, low_open, high, high_open)
         if numbers.whole is False:
             text = intersect(
                 (text, concat((self._integers(0, self._limit), self._fraction(self._above("", strict=True)))))
             )
         return text
+
+    def _integer_tail(self) -> Regex:
+        """What may follow the digits of an integer."""
+        return repeat(literal(".0"), 0, 1) if self._options.decimal_integers else EMPTY
 
     def _decimals(self, low: Fraction, low_open: bool, high: Fraction, high_open: bool) -> Regex:
         first, after_first = _split(low)
