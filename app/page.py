@@ -13,6 +13,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from app.bodies import read_body
+from app.errors import ApiError
 from app.state import AppState
 from app.structured import FieldConstraint
 from grammars.spec import Constraint
@@ -36,7 +37,9 @@ class SchemaCheck(msgspec.Struct):
 
 
 class SchemaVerdict(msgspec.Struct):
-    enforceable: bool = True
+    """`refusal` is what a chat request with the schema would be told; null: it would be taken."""
+
+    refusal: str | None
 
 
 def page_routes() -> list[BaseRoute]:
@@ -53,12 +56,15 @@ async def _page(request: Request) -> Response:
 
 
 async def _check_schema(request: Request) -> Response:
-    """200 if the schema can be enforced; else the 400 that a chat request with it would get."""
     state: AppState = request.app.state.radish
     state.check_ready()
     body = await state.decode(await read_body(request, state.config.max_body << 20), SchemaCheck)
-    await state.compile(FieldConstraint("schema", Constraint.json_schema(body.schema)))
-    return Response(msgspec.json.encode(SchemaVerdict()), media_type="application/json")
+    verdict = SchemaVerdict(None)
+    try:
+        await state.compile(FieldConstraint("schema", Constraint.json_schema(body.schema)))
+    except ApiError as error:
+        verdict.refusal = error.detail.message
+    return Response(msgspec.json.encode(verdict), media_type="application/json")
 
 
 class _Files(StaticFiles):
