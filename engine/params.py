@@ -42,6 +42,4 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_penalties(self) -> bool:
         """Whether sampling needs the counts of earlier tokens."""
-        return (
-            self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
-        )
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
