@@ -90,9 +90,9 @@ def from_engine(error: InvalidRequestError | QueueFullError | EngineStoppedError
 
 def from_grammar(error: GrammarError, param: str) -> ApiError:
     """A constraint that cannot be enforced: `param` is the field it came in."""
-    where = f" at {error.pointer}" if error.pointer else ""
-    keyword = f" (keyword {error.keyword!r})" if error.keyword else ""
-    return bad_request(f"{error.message}{keyword}{where}", param, "unsupported_constraint")
+    keyword = f"{error.keyword}: " if error.keyword and error.keyword not in error.message else ""
+    where = f" (at {error.pointer})" if error.pointer else ""
+    return bad_request(f"{keyword}{error.message}{where}", param, "unsupported_constraint")
 
 
 def from_template(error: TemplateError) -> ApiError:

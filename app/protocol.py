@@ -23,6 +23,7 @@ Penalty = Annotated[float, _Meta(ge=-2, le=2)]
 Probability = Annotated[float, _Meta(ge=0, le=1)]
 TokenId = Annotated[int, _Meta(ge=0, le=_INT64)]
 StopString = Annotated[str, _Meta(min_length=1, max_length=1024)]
+Choices = Annotated[list[str], _Meta(min_length=1)]
 MAX_TOP_LOGPROBS = 20
 
 
@@ -72,7 +73,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     structured_outputs: dict[str, Any] | None = None
     guided_json: str | dict[str, Any] | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Choices | None = None
     guided_grammar: str | None = None
     regex: str | None = None
     ebnf: str | None = None

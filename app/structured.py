@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app.errors import bad_request
-from app.protocol import ChatRequest, CompletionRequest, ResponseFormat
+from app.protocol import ChatRequest, Choices, CompletionRequest, ResponseFormat
 from grammars.spec import Constraint, JsonOptions
 
 
@@ -97,7 +97,7 @@ _Schema = str | bool | dict[str, Any]
 _STRUCTURED_OUTPUTS: dict[str, tuple[Any, Callable[[Any], Constraint]]] = {
     "json": (_Schema, Constraint.json_schema),
     "regex": (str, _regex),
-    "choice": (list[str], Constraint.choice),
+    "choice": (Choices, Constraint.choice),
     "grammar": (str, _grammar),
     "json_object": (bool, _json_object),
 }

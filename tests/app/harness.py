@@ -64,11 +64,13 @@ async def serving(**settings: Any) -> AsyncIterator[Served]:
         task = asyncio.create_task(server.serve([listener]))
         await started.wait()
         url = url_of(listener)
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
-            yield Served(url, engine, runner, app.state.radish, server, http)
-        runner.resume()
-        server.should_exit = True
-        await task
+        try:
+            async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+                yield Served(url, engine, runner, app.state.radish, server, http)
+        finally:
+            runner.resume()
+            server.should_exit = True
+            await task
 
 
 async def until(condition: Any, timeout_s: float = 10.0) -> None:

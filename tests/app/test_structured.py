@@ -1,0 +1,197 @@
+"""Constrained answers over HTTP: every spelling of a constraint, and what happens to a bad one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+
+from grammars.spec import Constraint
+from tests.app.harness import Served, chat_body, error_of, events, raw_client, until
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 5},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+GBNF = 'root ::= "x" ("ab" | "cd")'
+LARK = 'start: "x" ("ab" | "cd")'
+
+
+def json_schema(schema: Any, **fields: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "it", "schema": schema, **fields}}
+
+
+def text_of(response: Any) -> str:
+    assert response.status_code == 200, response.text
+    text: str = response.json()["choices"][0]["message"]["content"]
+    return text
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": json_schema(PERSON, strict=True)},
+        {"response_format": json_schema(PERSON, strict=None, description="someone")},
+        {"structured_outputs": {"json": PERSON}},
+        {"structured_outputs": {"json": json.dumps(PERSON), "regex": None}},
+        {"guided_json": PERSON},
+        {"guided_json": json.dumps(PERSON)},
+        {"json_schema": json.dumps(PERSON)},
+    ],
+)
+async def test_answers_fit_the_schema_in_every_spelling(served: Served, fields: dict[str, Any]) -> None:
+    response = await served.chat(**fields, n=3, max_tokens=200)
+    assert response.status_code == 200, response.text
+    for choice in response.json()["choices"]:
+        assert choice["finish_reason"] == "stop"
+        jsonschema.validate(json.loads(choice["message"]["content"]), PERSON)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"structured_outputs": {"regex": "x(ab|cd)"}},
+        {"structured_outputs": {"choice": ["xab", "xcd"]}},
+        {"structured_outputs": {"grammar": GBNF}},
+        {"structured_outputs": {"grammar": LARK}},
+        {"guided_regex": "x(ab|cd)"},
+        {"guided_choice": ["xab", "xcd"]},
+        {"guided_grammar": GBNF},
+        {"regex": "x(ab|cd)"},
+        {"ebnf": GBNF},
+        {"grammar": GBNF},
+    ],
+)
+async def test_answers_fit_other_constraints_in_every_spelling(
+    served: Served, fields: dict[str, Any]
+) -> None:
+    assert text_of(await served.chat(**fields)) in ("xab", "xcd")
+    completion = (await served.complete(**fields)).json()["choices"][0]
+    assert completion["text"] in ("xab", "xcd")
+    assert completion["finish_reason"] == "stop"
+
+
+async def test_a_json_object(served: Served) -> None:
+    served.runner.script = lambda row: b'{"a":[1,2]}'[row.position - row.num_prompt]
+    fields: list[dict[str, Any]] = [
+        {"response_format": {"type": "json_object"}},
+        {"structured_outputs": {"json_object": True}},
+    ]
+    for field in fields:
+        assert text_of(await served.chat(**field)) == '{"a":[1,2]}'
+
+
+async def test_whitespace_is_compact_unless_asked_for(served: Served) -> None:
+    served.runner.script = lambda row: b'{\n "a": 1\n}\n\n\n\n\n\n'[row.position - row.num_prompt]
+    schema = {
+        "type": "object",
+        "properties": {"a": {"const": 1}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    for flags, pattern in (({}, r'\{"a":1\}'), ({"disable_any_whitespace": False}, r'\{\n "a": 1\n\}')):
+        text = text_of(await served.chat(structured_outputs={"json": schema, **flags}, max_tokens=40))
+        assert re.fullmatch(pattern, text)
+
+
+async def test_the_streamed_answer_fits(served: Served) -> None:
+    response = await served.chat(response_format=json_schema(PERSON), stream=True, seed=3)
+    text = "".join(
+        choice["delta"].get("content", "") for chunk in events(response.text) for choice in chunk["choices"]
+    )
+    jsonschema.validate(json.loads(text), PERSON)
+
+
+async def test_an_answer_cut_short_is_the_beginning_of_one(served: Served) -> None:
+    script = b'{"name":"bo","age":7,"tags":[]}'
+    served.runner.script = lambda row: script[row.position - row.num_prompt]
+    body = (await served.chat(response_format=json_schema(PERSON), max_tokens=12)).json()
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert script.decode().startswith(body["choices"][0]["message"]["content"])
+
+
+async def test_constrained_and_free_requests_run_side_by_side(served: Served) -> None:
+    free = (await served.complete("free", max_tokens=30)).json()["choices"][0]["text"]
+    answers = await asyncio.gather(
+        *(served.chat(f"{i}", response_format=json_schema(PERSON)) for i in range(12)),
+        *(served.complete("free", max_tokens=30) for _ in range(4)),
+    )
+    for answer in answers[:12]:
+        jsonschema.validate(json.loads(text_of(answer)), PERSON)
+    assert [answer.json()["choices"][0]["text"] for answer in answers[12:]] == [free] * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": json_schema({"type": "string", "pattern": "("})}, "response_format"),
+        (
+            {"response_format": json_schema({"type": "array", "uniqueItems": True})},
+            "response_format",
+        ),
+        ({"response_format": json_schema({"$ref": "#/nowhere"})}, "response_format"),
+        ({"response_format": json_schema(False)}, "response_format"),
+        ({"guided_json": "no json"}, "guided_json"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
+        ({"guided_grammar": "root ::= ("}, "guided_grammar"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]},
+            "tools",
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_cannot_be_enforced_is_refused(
+    served: Served, fields: dict[str, Any], param: str, *, stream: bool
+) -> None:
+    """A42: never unconstrained text instead."""
+    if "tools" in fields:
+        fields = {**fields, "tool_choice": "required"}
+    response = await served.chat(**fields, stream=stream)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+
+
+async def test_a_refused_keyword_is_named(served: Served) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    message = error_of(await served.chat(response_format=json_schema(schema)))["message"]
+    assert "uniqueItems" in message
+    assert "/properties/a/uniqueItems" in message
+
+
+async def test_compiling_holds_up_nobody_and_ends_with_its_client(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A41"""
+    compiling, left = asyncio.Event(), asyncio.Event()
+
+    async def compile_for_ever(constraint: Constraint) -> None:
+        compiling.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            left.set()
+
+    monkeypatch.setattr(served.engine.compiler, "compile", compile_for_ever)
+    started = served.engine.stats.started
+    async with raw_client(served) as client:
+        client.post("chat/completions", chat_body(response_format=json_schema(PERSON)))
+        await compiling.wait()
+        assert (await served.http.get("/health")).status_code == 200
+        assert (await served.complete(max_tokens=30)).status_code == 200
+        await client.hang_up()
+        await until(left.is_set)
+    assert served.engine.stats.started == started + 1
+    monkeypatch.undo()
