@@ -28,6 +28,11 @@ def padded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
+def q8_row_bytes(columns: int) -> int:
+    """Bytes of a row of int8 activations: values, and a scale and a correction for each 32 of them."""
+    return columns + columns // 32 * 8
+
+
 def _load(isa: Isa) -> ctypes.CDLL:
     path = library_path(isa)
     try:

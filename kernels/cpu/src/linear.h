@@ -42,7 +42,7 @@ template <int MR, int NB>
   }
 }
 
-constexpr int64_t kNear = 2048;  // bytes that weights are fetched ahead
+constexpr int64_t kNear = 4096;  // bytes that weights are fetched ahead
 
 // One tile of MR rows and G panels of float weights.
 template <class Mul, int MR, int G, int kLines>
@@ -61,34 +61,38 @@ void tile(const Context& c, const Op& op, int64_t row, int64_t panel, Ahead<kLin
   finish(c, op, acc, row, panel * kPanel);
 }
 
-// One tile of MR rows and one panel of int8 weights: whole numbers within a group, float32 across groups.
+// One tile of MR rows and one panel of int8 weights: whole numbers within a group of activations, float32
+// across groups.
 template <int MR, int kLines>
-void tile_q8(const Context& c, const Op& op, int64_t row, int64_t panel, Ahead<kLines> ahead) {
+void tile_q8(const Context& c, const Op& op, int64_t row, int64_t panel, Ahead<kLines>) {
   constexpr int NB = 2;
-  const uint8_t* group = static_cast<const uint8_t*>(op.weight) + panel * panel_bytes(kQ8, op.k);
+  constexpr int kSteps = kRowGroup / 4;
+  const uint8_t* weight = static_cast<const uint8_t*>(op.weight) + panel * panel_bytes(kQ8, op.k);
   Q8Row x[MR];
   F acc[MR][NB];
   for (int m = 0; m < MR; ++m) {
     x[m] = q8_row(c.row<char>(op.src, row + m), op.k);
     for (int j = 0; j < NB; ++j) acc[m][j] = zero();
   }
-  for (int64_t g = 0; g < op.k / kGroup; ++g, group += kGroupBytes) {
+  for (int64_t g = 0; g < op.k / kRowGroup; ++g) {
+    const uint8_t* group = weight + g / (kGroup / kRowGroup) * kGroupBytes;
+    const uint16_t* scales = reinterpret_cast<const uint16_t*>(group + kGroupWeights);
+    group += g % (kGroup / kRowGroup) * kRowGroup * kPanel;
     I whole[MR][NB];
     for (int m = 0; m < MR; ++m) {
       for (int j = 0; j < NB; ++j) whole[m][j] = MulQ8::start(x[m].corrections[g]);
     }
-    for (int s = 0; s < kGroup / 4; ++s) {
+    for (int s = 0; s < kSteps; ++s) {
       const uint8_t* step = group + s * kPanel * 4;
       const MulQ8::Line first = MulQ8::line(step), second = MulQ8::line(step + kLanes * 4);
-      ahead.fetch(g * (kGroup / 4) + s);
+      Ahead<kLines>{reinterpret_cast<const char*>(step) + kNear}.fetch(0);
 #pragma GCC unroll 16
       for (int m = 0; m < MR; ++m) {
-        const MulQ8::Broadcast a = MulQ8::broadcast(x[m].values + g * kGroup + s * 4);
+        const MulQ8::Broadcast a = MulQ8::broadcast(x[m].values + g * kRowGroup + s * 4);
         whole[m][0] = MulQ8::dot(whole[m][0], a, first);
         whole[m][1] = MulQ8::dot(whole[m][1], a, second);
       }
     }
-    const uint16_t* scales = reinterpret_cast<const uint16_t*>(group + kGroupWeights);
     for (int j = 0; j < NB; ++j) {
       const F scale = load_bf16(scales + j * kLanes);
       for (int m = 0; m < MR; ++m) {

@@ -21,7 +21,7 @@
 namespace radish {
 
 constexpr int64_t kPanel = 2 * kLanes;
-constexpr int64_t kGroup = 64;                                // int8 weights and activations that share a scale
+constexpr int64_t kGroup = 64;                                // int8 weights that share a scale
 constexpr int64_t kGroupWeights = kGroup * kPanel;            // bytes of one group of a panel...
 constexpr int64_t kGroupBytes = kGroupWeights + kPanel * 2;   // ...with its scales
 

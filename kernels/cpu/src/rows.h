@@ -11,8 +11,11 @@
 
 namespace radish {
 
-// A row of int8 activations: [k] values, [k / 64] float32 scales, [k / 64] int32 corrections. The
-// correction -128 * sum(values) takes back the 128 that stored weights are shifted by.
+// A row of int8 activations: [k] values, [k / 32] float32 scales, [k / 32] int32 corrections. The
+// correction -128 * sum(values) takes back the 128 that stored weights are shifted by. Activations have
+// outliers that weights have not, so half as many of them share a scale.
+constexpr int64_t kRowGroup = 32;
+
 struct Q8Row {
   const int8_t* values;
   const float* scales;
@@ -21,26 +24,26 @@ struct Q8Row {
 
 inline Q8Row q8_row(const char* row, int64_t k) {
   const float* scales = reinterpret_cast<const float*>(row + k);
-  return {reinterpret_cast<const int8_t*>(row), scales, reinterpret_cast<const int32_t*>(scales + k / kGroup)};
+  return {reinterpret_cast<const int8_t*>(row), scales, reinterpret_cast<const int32_t*>(scales + k / kRowGroup)};
 }
 
 inline void quantize_row(const float* x, char* row, int64_t k) {
   int8_t* values = reinterpret_cast<int8_t*>(row);
   float* scales = reinterpret_cast<float*>(row + k);
-  int32_t* corrections = reinterpret_cast<int32_t*>(scales + k / kGroup);
-  for (int64_t group = 0; group < k / kGroup; ++group) {
-    F part[kGroup / kLanes];
+  int32_t* corrections = reinterpret_cast<int32_t*>(scales + k / kRowGroup);
+  for (int64_t group = 0; group < k / kRowGroup; ++group) {
+    F part[kRowGroup / kLanes];
     F most = zero();
-    for (int i = 0; i < kGroup / kLanes; ++i) {
-      part[i] = load(x + group * kGroup + i * kLanes);
+    for (int i = 0; i < kRowGroup / kLanes; ++i) {
+      part[i] = load(x + group * kRowGroup + i * kLanes);
       most = max(most, abs(part[i]));
     }
     const float scale = largest(most) / 127.0f;
     const F inverse = splat(scale > 0.0f ? 1.0f / scale : 0.0f);
     F total = zero();  // whole numbers, exact in float32
-    for (int i = 0; i < kGroup / kLanes; ++i) {
+    for (int i = 0; i < kRowGroup / kLanes; ++i) {
       const F code = nearest(max(min(part[i] * inverse, splat(127.0f)), splat(-127.0f)));
-      store_i8(values + group * kGroup + i * kLanes, code);
+      store_i8(values + group * kRowGroup + i * kLanes, code);
       total = total + code;
     }
     scales[group] = scale;

@@ -13,7 +13,7 @@ struct F {
 
 // Registers a tile of a matrix product may take: rows x vectors of accumulators.
 constexpr int kTileRows = 12;
-constexpr int kTileRowsQ8 = 6;
+constexpr int kTileRowsQ8 = 8;
 constexpr int kTileVectors = 2;
 
 // The same of a tile of attention: few queries share a key.
