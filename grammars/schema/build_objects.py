@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import combinations
 
 from grammars.regular.ast import Regex, complement, intersect, literal
 from grammars.regular.derivative import matches, shortest
 from grammars.schema.errors import UnenforceableError
 from grammars.schema.finite import few_words
-from grammars.schema.formula import FALSE, Formula, conj
+from grammars.schema.formula import FALSE, TRUE, Formula, conj
 from grammars.schema.objects import Objects, Properties, Some
 from grammars.schema.shapes import Element, Key, Rule, Sequence, State, Tail
 from grammars.schema.strings import Strings
@@ -36,10 +37,48 @@ def build_objects(objects: Objects, rule: MakeRule, *, open_objects: bool) -> It
     Raises:
         UnenforceableError: too many states, or constraints on single others together with counts.
     """
+    is_open = open_objects or not any(said.named or said.patterns for said in objects.properties)
+    few = [name for names, _ in _key_classes(objects, is_open=is_open) for name in _listed(names)]
+    # Named, the keys of a class of few cannot come twice, nor is one missing in the end.
+    objects = replace(objects, properties=(*objects.properties, Properties(tuple((n, TRUE) for n in few))))
     for case in _named_cases(objects):
-        sequence = _Builder(case, rule, open_objects=open_objects).build()
+        sequence = _Builder(case, rule, is_open=is_open).build()
         if sequence is not None:
             yield sequence
+
+
+def _listed(names: Strings) -> list[str]:
+    return few_words(names, MAX_LISTED_KEYS) or []
+
+
+def _key_classes(objects: Objects, *, is_open: bool) -> Iterator[tuple[Strings, Formula]]:
+    """Names without a declaration, by what their values must satisfy."""
+    taken = dict.fromkeys((*_declared(objects), *objects.banned))
+    names = Strings(regex=intersect(complement(literal(name)) for name in taken))
+    for allowed in objects.names:
+        names = names.meet(allowed)
+    classes: list[tuple[Strings, dict[Regex, bool]]] = [(names, {})]
+    for pattern in dict.fromkeys(regex for said in objects.properties for regex, _ in said.patterns):
+        matching = Strings(regex=pattern)
+        classes = [
+            (part, {**matched, pattern: inside})
+            for names, matched in classes
+            for part, inside in ((names.meet(matching), True), (names.meet(matching.outside()), False))
+            if not part.is_empty()
+        ]
+        if len(classes) > MAX_KEY_CLASSES:
+            raise UnenforceableError("too many overlapping patterns", "patternProperties")
+    for names, matched in classes:
+        value = conj(_class_value(said, matched, is_open=is_open) for said in objects.properties)
+        if value != FALSE and not names.is_empty():
+            yield names, value
+
+
+def _class_value(said: Properties, matched: dict[Regex, bool], *, is_open: bool) -> Formula:
+    found = [formula for regex, formula in said.patterns if matched[regex]]
+    if found:
+        return conj(found)
+    return FALSE if said.others is None and not is_open else said.rest
 
 
 def _named_cases(objects: Objects) -> Iterator[Objects]:
@@ -62,82 +101,38 @@ def _declared(objects: Objects) -> list[str]:
 
 
 class _Builder:
-    def __init__(self, objects: Objects, rule: MakeRule, *, open_objects: bool) -> None:
+    """A state is which named properties are behind it, and how many properties there were."""
+
+    def __init__(self, objects: Objects, rule: MakeRule, *, is_open: bool) -> None:
         self._objects = objects
         self._rule = rule
-        self._open = open_objects or not any(said.named or said.patterns for said in objects.properties)
+        self._is_open = is_open
         self._states: dict[tuple[int, int], State] = {}
-        self._extra: list[State] = []
+        self._ends: dict[tuple[frozenset[Some], int], State] = {}
 
     def build(self) -> Sequence | None:
         required = set(self._objects.required)
-        self._named = [
-            (name, value)
-            for name in _declared(self._objects)
-            if (value := self._objects.value(name)) != FALSE or name in required
-        ]
-        if any(value == FALSE for _, value in self._named):
+        values = {name: self._objects.value(name) for name in _declared(self._objects)}
+        if any(values[name] == FALSE for name in required):
             return None
-        self._others: list[Element] = []
-        self._classes = list(self._key_classes())
-        self._needed = [name in required for name, _ in self._named]
-        self._list_finite_classes()
-        self._elements = [Element(Key(name), self._rule(value)) for name, value in self._named]
-        self._others = [
-            Element(Key(None, names.language, shortest(names.language) or ""), self._rule(value))
-            for names, value in self._classes
-        ]
+        named = [(name, value) for name, value in values.items() if value != FALSE]
+        self._needed = [name in required for name, _ in named]
+        self._elements = [Element(Key(name), self._rule(value)) for name, value in named]
+        self._classes = list(_key_classes(self._objects, is_open=self._is_open))
+        self._others = [self._other(names.language, value) for names, value in self._classes]
         self._bounds()
         start = self._state(0, 0)
-        return Sequence(True, start, [*self._states.values(), *self._extra])
+        return Sequence(True, start, [*self._states.values(), *self._ends.values()])
 
-    def _key_classes(self) -> Iterator[tuple[Strings, Formula]]:
-        """Names without a declaration, by what their values must satisfy."""
-        objects = self._objects
-        taken = dict.fromkeys((*_declared(objects), *objects.banned))
-        names = Strings(regex=intersect(complement(literal(name)) for name in taken))
-        for allowed in objects.names:
-            names = names.meet(allowed)
-        classes: list[tuple[Strings, dict[Regex, bool]]] = [(names, {})]
-        for pattern in dict.fromkeys(regex for said in objects.properties for regex, _ in said.patterns):
-            matching = Strings(regex=pattern)
-            classes = [
-                (part, {**matched, pattern: inside})
-                for names, matched in classes
-                for part, inside in ((names.meet(matching), True), (names.meet(matching.outside()), False))
-                if not part.is_empty()
-            ]
-            if len(classes) > MAX_KEY_CLASSES:
-                raise UnenforceableError("too many overlapping patterns", "patternProperties")
-        for names, matched in classes:
-            value = conj(self._value(said, matched) for said in objects.properties)
-            if value != FALSE and not names.is_empty():
-                yield names, value
-
-    def _value(self, said: Properties, matched: dict[Regex, bool]) -> Formula:
-        found = [formula for regex, formula in said.patterns if matched[regex]]
-        if found:
-            return conj(found)
-        return FALSE if said.others is None and not self._open else said.rest
-
-    def _list_finite_classes(self) -> None:
-        """Name the keys of a class of few: then none can come twice, nor is one missing in the end."""
-        kept = []
-        for names, value in self._classes:
-            listed = few_words(names, MAX_LISTED_KEYS)
-            if listed is None:
-                kept.append((names, value))
-            else:
-                self._named += [(name, value) for name in listed]
-                self._needed += [False] * len(listed)
-        self._classes = kept
+    def _other(self, names: Regex, value: Formula) -> Element:
+        return Element(Key(None, names, shortest(names) or ""), self._rule(value))
 
     def _bounds(self) -> None:
         """The bounds on the count that still say something."""
         self._low, self._high = self._objects.low, self._objects.high
         if self._low <= sum(self._needed):
             self._low = 0
-        if self._high is not None and not self._others and self._high >= len(self._named):
+        if self._high is not None and not self._others and self._high >= len(self._elements):
             self._high = None
         # Beyond this many properties, one more makes no difference.
         self._enough = max(1, self._low) if self._high is None else max(1, self._high)
@@ -154,7 +149,7 @@ class _Builder:
         while pending:
             index, count = pending.pop()
             state = self._states[index, count]
-            if index == len(self._named):
+            if index == len(self._elements):
                 self._end(state, count)
                 continue
             if len(self._states) > MAX_STATES:
@@ -175,33 +170,47 @@ class _Builder:
 
     def _end(self, state: State, count: int) -> None:
         """What may follow the named properties."""
+        if self._objects.some:
+            self._until_all(state, frozenset(self._objects.some), count)
+        else:
+            self._end_plain(state, count)
+
+    def _end_plain(self, state: State, count: int) -> None:
         low = max(0, self._low - count)
         high = None if self._high is None else self._high - count
-        if self._objects.some:
-            self._with_some(state, low, high)
-        elif self._others and high != 0:
+        if self._others and high != 0:
             state.tail = Tail(self._others, low, high)
         else:
             state.final = low == 0
 
-    def _with_some(self, state: State, low: int, high: int | None) -> None:
-        """Other properties among which one satisfies what `some` asks for."""
-        if len(self._objects.some) > 1 or low > 1 or high is not None:
-            raise UnenforceableError("cannot be combined with a count or with another of its kind", "not")
-        (some,) = self._objects.some
-        hits = []
-        for names, value in self._classes:
-            both = intersect((names.language, some.names))
-            word = shortest(both)
-            if word is not None:
-                hits.append(Element(Key(None, both, word), self._rule(conj((value, some.value)))))
-        done = State(first=False, tail=Tail(self._others, 0, None))
-        self._extra.append(done)
-        before = state
-        if state.first:
-            before = State(first=False)
-            self._extra.append(before)
-            state.edges += [(element, before) for element in self._others]
-        before.loop = self._others
-        for source in {id(state): state, id(before): before}.values():
-            source.edges += [(hit, done) for hit in hits]
+    def _until_all(self, state: State, pending: frozenset[Some], count: int) -> None:
+        """Other properties, until each of `pending` is satisfied by one of them."""
+        if self._high is not None and count == self._high:
+            return
+        after = min(count + 1, self._enough)
+        for (names, value), element in zip(self._classes, self._others, strict=True):
+            target = self._end_state(pending, after)
+            if target is state:
+                state.loop.append(element)
+            else:
+                state.edges.append((element, target))
+            for met in _subsets(pending):
+                both = intersect((names.language, *(some.names for some in met)))
+                if shortest(both) is not None:
+                    hit = self._other(both, conj((value, *(some.value for some in met))))
+                    state.edges.append((hit, self._end_state(pending - met, after)))
+
+    def _end_state(self, pending: frozenset[Some], count: int) -> State:
+        known = self._ends.get((pending, count))
+        if known is None:
+            known = self._ends[pending, count] = State(first=False)
+            if pending:
+                self._until_all(known, pending, count)
+            else:
+                self._end_plain(known, count)
+        return known
+
+
+def _subsets(some: frozenset[Some]) -> Iterator[frozenset[Some]]:
+    for size in range(1, len(some) + 1):
+        yield from map(frozenset, combinations(some, size))
