@@ -60,6 +60,8 @@ _HISTOGRAMS = (
     ("vllm:iteration_tokens_total", "iteration_tokens", "Tokens of one step."),
     ("vllm:request_prompt_tokens", "request_prompt_tokens", "Prompt tokens of a sequence."),
     ("vllm:request_generation_tokens", "request_generation_tokens", "Tokens a sequence generated."),
+    # vLLM's is the most of a request's choices; each choice is a request here.
+    ("vllm:request_max_num_generation_tokens", "request_generation_tokens", "Tokens a sequence generated."),
     ("vllm:request_params_max_tokens", "request_max_tokens", "Tokens a sequence was allowed to generate."),
     ("vllm:request_params_n", "request_choices", "Choices of a request."),
     ("radish:loop_lag_seconds", "loop_lag", "How late the event loop ran a timer."),
