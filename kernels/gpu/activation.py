@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK: Final = 1024
+_BLOCK: Final = 2048
 
 
 @triton.jit

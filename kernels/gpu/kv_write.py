@@ -15,7 +15,7 @@ from torch import Tensor
 from kernels.gpu.flash import float_to_e4m3, round_to_int8
 from kernels.paged import PagedCache
 
-_BLOCK_H: Final = 4
+_BLOCK_H: Final = 8
 """Heads of one program."""
 
 
@@ -203,5 +203,5 @@ def rotate_and_write(
         BLOCK_HALF=triton.next_power_of_2(half),
         BLOCK_REST=triton.next_power_of_2(max(1, head_dim - 2 * half)),
         HAS_NORM=norms is not None,
-        num_warps=4,
+        num_warps=1,
     )

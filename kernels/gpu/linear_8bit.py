@@ -32,7 +32,7 @@ def block_of(program, rows, columns, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexp
     return group * GROUP + within % height, within // height
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def linear_8bit_kernel(
     x,
     x_scales,

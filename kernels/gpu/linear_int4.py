@@ -18,7 +18,7 @@ from kernels.gpu.linear_8bit import block_of
 _GROUP: Final = 8
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def linear_int4_kernel(
     x,
     weight,
@@ -75,7 +75,7 @@ def linear_int4(x: Tensor, weight: Tensor, scales: Tensor, *, bias: Tensor | Non
     rows, depth = x.shape
     columns, groups = scales.shape
     output = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    block_m, block_n = (16, 64) if rows <= 16 else (64, 128)
+    block_m, block_n = (16, 64) if rows <= 16 else (64, 64)
     grid = (triton.cdiv(rows, block_m) * triton.cdiv(columns, block_n),)
     linear_int4_kernel[grid](
         x,

@@ -1,7 +1,7 @@
-"""How large the pieces are that attention kernels work on, by architecture, head size and dtype.
+"""How large the pieces are that attention kernels work on, by architecture, head size and dtypes.
 
 A table instead of autotuning: a step never measures anything. What is in it compiles without register
-spills (`tests/kernels/triton/compiled` checks every row); no row has been tuned by measurement.
+spills (`tests/kernels/triton/test_compiled.py`); no row has been tuned by measurement.
 """
 
 from __future__ import annotations
@@ -41,38 +41,73 @@ class AttentionTiles:
 
 _SPLIT: Final = 512
 
-# architecture → padded head size → (narrow, wide, prefill) for 16-bit queries
-_TABLE: Final[dict[str, dict[int, tuple[Tile, Tile, Tile]]]] = {
+# architecture → bits of a number in the pages → padded head size → narrow, wide, prefill
+_TABLE: Final[dict[str, dict[int, dict[int, tuple[Tile, Tile, Tile]]]]] = {
     "sm_80": {
-        64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
-        128: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
-        256: (Tile(16, 64, 4, 2), Tile(64, 32, 8, 2), Tile(64, 64, 8, 2)),
+        16: {
+            64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+            128: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 8, 3)),
+            256: (Tile(16, 64, 4, 3), Tile(64, 64, 8, 2), Tile(64, 32, 8, 2)),
+        },
+        8: {
+            64: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
+            128: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 8, 3)),
+            256: (Tile(16, 64, 8, 3), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2)),
+        },
     },
     "sm_89": {
-        64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
-        128: (Tile(16, 128, 8, 3), Tile(64, 64, 8, 2), Tile(128, 64, 8, 3)),
-        256: (Tile(16, 64, 4, 3), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2)),
+        16: {
+            64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+            128: (Tile(16, 128, 8, 3), Tile(64, 64, 8, 2), Tile(64, 64, 8, 3)),
+            256: (Tile(16, 64, 4, 3), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2)),
+        },
+        8: {
+            64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
+            128: (Tile(16, 64, 4, 3), Tile(64, 64, 8, 2), Tile(64, 64, 8, 3)),
+            256: (Tile(16, 64, 8, 3), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2)),
+        },
     },
     "sm_90": {
-        64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
-        128: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
-        256: (Tile(16, 64, 4, 3), Tile(64, 32, 4, 2), Tile(128, 64, 8, 2)),
+        16: {
+            64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+            128: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+            256: (Tile(16, 64, 4, 3), Tile(64, 64, 8, 3), Tile(128, 32, 8, 2)),
+        },
+        8: {
+            64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+            128: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
+            256: (Tile(16, 64, 8, 3), Tile(64, 64, 8, 3), Tile(64, 64, 8, 3)),
+        },
     },
     "sm_100": {
-        64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
-        128: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
-        256: (Tile(16, 64, 4, 3), Tile(64, 32, 8, 2), Tile(128, 32, 8, 2)),
+        16: {
+            64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 1)),
+            128: (Tile(16, 128, 4, 3), Tile(64, 64, 8, 3), Tile(128, 64, 8, 3)),
+            256: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 2)),
+        },
+        8: {
+            64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 1)),
+            128: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
+            256: (Tile(16, 64, 8, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 2)),
+        },
     },
     "gfx942": {
-        64: (Tile(16, 64, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 2)),
-        128: (Tile(16, 32, 4, 2), Tile(64, 32, 4, 2), Tile(128, 64, 8, 1)),
-        256: (Tile(16, 32, 4, 2), Tile(64, 32, 8, 1), Tile(128, 32, 8, 2)),
+        16: {
+            64: (Tile(16, 64, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 2)),
+            128: (Tile(16, 32, 4, 2), Tile(64, 32, 4, 2), Tile(128, 64, 8, 1)),
+            256: (Tile(16, 32, 4, 2), Tile(64, 32, 8, 1), Tile(128, 32, 8, 2)),
+        },
+        8: {
+            64: (Tile(16, 64, 4, 2), Tile(64, 64, 4, 2), Tile(128, 64, 8, 1)),
+            128: (Tile(16, 32, 4, 2), Tile(64, 32, 4, 2), Tile(64, 32, 4, 2)),
+            256: (Tile(16, 64, 4, 3), Tile(64, 32, 4, 2), Tile(64, 32, 4, 2)),
+        },
     },
 }
 # float32 is for comparisons: small tiles that fit everywhere.
 _FLOAT32: Final = {
-    64: (Tile(16, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2)),
-    128: (Tile(16, 32, 4, 2), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
+    64: (Tile(16, 32, 4, 2), Tile(16, 32, 4, 2), Tile(32, 32, 4, 2)),
+    128: (Tile(16, 16, 4, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 1)),
     256: (Tile(16, 16, 4, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 1)),
 }
 _NEAREST: Final = {"sm_86": "sm_89", "sm_87": "sm_89", "sm_120": "sm_89", "gfx950": "gfx942"}
@@ -92,7 +127,7 @@ def architecture(device: torch.device) -> str:
 def attention_tiles(
     architecture: str, head_dim: int, dtype: torch.dtype, page_dtype: torch.dtype
 ) -> AttentionTiles:
-    """The tiles for queries of `dtype`.
+    """The tiles for queries of `dtype` over pages of `page_dtype`.
 
     Raises:
         ValueError: no row for this architecture, or heads are wider than 256.
@@ -105,5 +140,5 @@ def attention_tiles(
     known = _NEAREST.get(architecture, architecture)
     if known not in _TABLE:
         raise ValueError(f"no kernel tiles for architecture {architecture!r}")
-    sizes = _FLOAT32 if dtype == torch.float32 else _TABLE[known]
+    sizes = _FLOAT32 if dtype == torch.float32 else _TABLE[known][8 * page_dtype.itemsize]
     return AttentionTiles(*sizes[padded], split=_SPLIT)

@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels.gpu.attention_decode import decode_attention
 from kernels.gpu.attention_plan import AttentionPlan, plan_attention
 from kernels.gpu.attention_prefill import prefill_attention
-from kernels.gpu.tiles import attention_tiles
+from kernels.gpu.tiles import AttentionTiles, attention_tiles
 from kernels.paged import PagedCache
 from kernels.quantize import dequantize_pages, quantize_pages
 
@@ -39,8 +39,8 @@ class AttentionCase:
     """Leading tokens, of whole pages, that each row shares with the row before it; () none."""
 
 
-_RAGGED: Final = ((1, 1), (1, 17), (1, 130), (1, 63), (1, 16), (1, 15), (1, 128), (1, 129))
-_MIXED: Final = ((1, 30), (17, 17), (5, 40), (8, 8), (9, 140), (64, 80), (2, 2), (1, 1))
+_RAGGED: Final = ((1, 1), (1, 17), (1, 130), (1, 63), (1, 16), (1, 15), (1, 128), (1, 129), (0, 0))
+_MIXED: Final = ((1, 30), (17, 17), (5, 40), (8, 8), (9, 140), (64, 80), (0, 20), (2, 2))
 _DRAFTS: Final = ((2, 2), (8, 150), (3, 129), (4, 64))
 _SHARED: Final = tuple((1, context) for context in (400, 513, 396, 385, 300, 257, 64))
 _TREE: Final = (0, 384, 384, 384, 256, 256, 0)
@@ -148,6 +148,21 @@ class AttentionProblem:
             attention(self.query, self.cache, self.plan, output, window=self.case.window, cap=self.case.cap)
         return output
 
+    def alone(self, row: int) -> AttentionProblem:
+        """One row of this problem, over the same cache."""
+        start, stop = self.query_starts[row : row + 2]
+        starts, contexts = np.array([0, stop - start], np.int32), self.context_lens[row : row + 1]
+        table = self.page_table[row : row + 1]
+        return replace(
+            self,
+            case=replace(self.case, rows=self.case.rows[row : row + 1]),
+            query=self.query[start:stop],
+            page_table=table,
+            query_starts=starts,
+            context_lens=contexts,
+            plan=_plan(self.case, (starts, contexts, table), self.plan.tiles, self.query.device),
+        )
+
     def expected(self) -> Tensor:
         """The exact answer, float64 on the CPU."""
         answers = []
@@ -228,16 +243,32 @@ def attention_problem(
         page_table=page_table,
         query_starts=starts,
         context_lens=contexts,
-        plan=plan_attention(
-            query_starts=starts,
-            context_lens=contexts,
-            page_table=page_table,
-            slots=np.zeros(starts[-1], np.int64),
-            page_size=case.page_size,
-            group=num_heads // kv_heads,
-            tiles=attention_tiles(architecture, case.head_dim, case.dtype, cache.keys.dtype),
-            device=torch.device(device),
+        plan=_plan(
+            case,
+            (starts, contexts, page_table),
+            attention_tiles(architecture, case.head_dim, case.dtype, cache.keys.dtype),
+            torch.device(device),
         ),
+    )
+
+
+def _plan(
+    case: AttentionCase,
+    rows: tuple[np.ndarray, np.ndarray, np.ndarray],
+    tiles: AttentionTiles,
+    device: torch.device,
+) -> AttentionPlan:
+    query_starts, context_lens, page_table = rows
+    num_heads, kv_heads = case.heads
+    return plan_attention(
+        query_starts=query_starts,
+        context_lens=context_lens,
+        page_table=page_table,
+        slots=np.zeros(query_starts[-1], np.int64),
+        page_size=case.page_size,
+        group=num_heads // kv_heads,
+        tiles=tiles,
+        device=device,
     )
 
 
