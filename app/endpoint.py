@@ -16,6 +16,7 @@ from app.bodies import read_body
 from app.disconnect import run_while_connected
 from app.errors import ApiError, server_error
 from app.replies import Exchange
+from app.request_info import RequestInfo
 from app.sse import DONE, EventStream, event
 from app.state import AppState
 from engine.stream import Update
@@ -43,6 +44,8 @@ class GenerateEndpoint:
 
     async def _answer(self, state: AppState, body: bytes, request: Request, send: Send) -> None:
         exchange = await self._prepare(state, body)
+        info: RequestInfo = request.scope["radish"]
+        info.generation = exchange.generation
         with exchange.generation:
             if exchange.stream:
                 await _send_stream(exchange, send, state.config.heartbeat)

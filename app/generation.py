@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -44,6 +44,7 @@ class Generation:
     def __init__(
         self, engine: Engine, prompts: list[GenerateRequest], *, request_id: str, prompt_field: str
     ) -> None:
+        self.request_id = request_id
         self._engine = engine
         self._choices = prompts[0].choices
         self._requests: list[Request] = []
@@ -67,6 +68,11 @@ class Generation:
     @property
     def num_choices(self) -> int:
         return self._choices * len(self._requests)
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """One for each prompt."""
+        return self._requests
 
     def abort(self) -> None:
         for request in self._requests:

@@ -10,6 +10,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.errors import server_error
+from app.logs import current_request_id, log_request
+from app.request_info import RequestInfo
 
 _log = logging.getLogger("radish.app")
 
@@ -18,7 +20,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 class RequestContext:
     """Gives every response an `x-request-id`, the client's own if it sent a reasonable one, and turns an
-    unexpected exception into a logged 500 in the API's error shape.
+    unexpected exception into a logged 500 in the API's error shape. Logs every API request when it is over.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -31,19 +33,22 @@ class RequestContext:
         request_id = Headers(scope=scope).get("x-request-id", "")
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = uuid.uuid4().hex
-        started = False
+        info = RequestInfo(request_id, scope["method"], scope["path"])
+        scope["radish"] = info
+        current_request_id.set(request_id)
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started
             if message["type"] == "http.response.start":
-                started = True
+                info.status = message["status"]
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:
-            if started:
+            if info.status is not None:
                 raise
             _log.exception("request %s failed", request_id)
             await server_error("Internal error.").response()(scope, receive, send_with_id)
+        finally:
+            log_request(info)

@@ -6,6 +6,7 @@ import logging
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 import uvloop
@@ -13,9 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from app.cli import CommandFailedError
+from app.logs import formatter
 from engine.config import Config
 from engine.errors import ConfigError
 from engine.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 OPTIONS = Config
 
@@ -30,10 +35,27 @@ def run(config: Config) -> int:
         from engine.load import load_engine  # noqa: PLC0415
 
         listen(config).close()  # an address that is taken is told before the model is loaded
+        tracing = _tracing(config)
         engine = load_engine(config, progress)
     with _one_line_errors(config):
-        uvloop.run(serve(create_app(engine, config), config, lambda url: _tell(url, engine.model_name)))
+        app = create_app(engine, config, tracing)
+        uvloop.run(serve(app, config, lambda url: _tell(url, engine.model_name)))
+    if tracing is not None:
+        tracing.shutdown()
     return 0
+
+
+def _tracing(config: Config) -> TracerProvider | None:
+    if config.trace_endpoint is None:
+        return None
+    try:
+        # An optional extra, so imported only where it is asked for.
+        from app.trace_export import exporting_provider  # noqa: PLC0415
+    except ImportError as error:
+        raise CommandFailedError(
+            f"--trace-endpoint needs pip install 'radish-serve[traces]': {error}"
+        ) from None
+    return exporting_provider(config.trace_endpoint)
 
 
 @contextmanager
@@ -58,9 +80,9 @@ def _progress_bar() -> Iterator[Callable[[str, float], None]]:
 
 
 def _set_up_logging(config: Config) -> None:
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(config.log_format))
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
     # What it tells at level info is told here, in this program's own words.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 

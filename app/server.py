@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.applications import Starlette
@@ -29,13 +30,20 @@ from app.state import AppState
 from engine.config import Config
 from engine.engine import Engine
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
 _BACKLOG = 2048
 _FLUSH_S = 5
 """After draining: how long finished answers may take to reach slow clients."""
 
 
-def create_app(engine: Engine, config: Config) -> Starlette:
-    """The HTTP application of an engine, which it starts and stops with its lifespan."""
+def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = None) -> Starlette:
+    """The HTTP application of an engine, which it starts and stops with its lifespan.
+
+    Args:
+        tracing: takes a trace of every generating request; needs the extra `traces`.
+    """
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -57,13 +65,21 @@ def create_app(engine: Engine, config: Config) -> Starlette:
             Route("/metrics", metrics),
             *_looking_routes(engine, config),
         ],
-        middleware=[Middleware(RequestContext)],
+        middleware=[Middleware(RequestContext), *_tracing_middleware(tracing)],
         exception_handlers={ApiError: _api_error, HTTPException: _http_error},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
     app.state.radish = AppState(engine, config)
     return app
+
+
+def _tracing_middleware(provider: TracerProvider | None) -> list[Middleware]:
+    if provider is None:
+        return []
+    from app.tracing import Tracing  # noqa: PLC0415  # an optional extra
+
+    return [Middleware(Tracing, provider=provider)]
 
 
 def _looking_routes(engine: Engine, config: Config) -> list[BaseRoute]:
@@ -152,6 +168,7 @@ class HTTPServer(uvicorn.Server):
                 lifespan="on",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 backlog=_BACKLOG,
                 timeout_keep_alive=max(1, round(config.keep_alive)),

@@ -86,6 +86,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bool,
         _Meta(description="Show how cached prompts begin to whoever opens the live page."),
     ] = False
+    trace_endpoint: Annotated[
+        str | None,
+        _Meta(description="URL that takes OpenTelemetry traces, as http://127.0.0.1:4318/v1/traces."),
+    ] = None
+    log_format: Annotated[
+        Literal["text", "json"], _Meta(description="json: one object a line, with request ids.")
+    ] = "text"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _Meta(description="Least severe message to log.")
     ] = "info"

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import openai
+from opentelemetry.trace import TracerProvider
 
 from app.server import HTTPServer, create_app, listen, url_of
 from app.state import AppState
@@ -29,10 +30,16 @@ class Served:
 
     url: str
     engine: Engine
-    runner: FakeRunner
     state: AppState
     server: HTTPServer
     http: httpx.AsyncClient
+
+    @property
+    def runner(self) -> FakeRunner:
+        """Of a fake model."""
+        runner = self.engine._runner
+        assert isinstance(runner, FakeRunner)
+        return runner
 
     async def chat(self, content: Any = "hi", **fields: Any) -> httpx.Response:
         """POST one user message."""
@@ -54,10 +61,20 @@ def chat_body(content: Any = "hi", **fields: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[Served]:
-    """A server on a free port, in this event loop; `settings` as `fake_engine` takes them."""
+async def serving(*, tracing: TracerProvider | None = None, **settings: Any) -> AsyncIterator[Served]:
+    """A server of a fake model; `settings` as `fake_engine` takes them."""
     engine, runner = fake_engine(**{"port": 0, "num_pages": 1024, **settings})
-    app = create_app(engine, engine.config)
+    async with serving_engine(engine, tracing) as served:
+        try:
+            yield served
+        finally:
+            runner.resume()
+
+
+@asynccontextmanager
+async def serving_engine(engine: Engine, tracing: TracerProvider | None = None) -> AsyncIterator[Served]:
+    """A server of an engine, in this event loop."""
+    app = create_app(engine, engine.config, tracing)
     started = asyncio.Event()
     with listen(engine.config) as listener:
         server = HTTPServer(app, engine.config, on_started=started.set)
@@ -66,9 +83,8 @@ async def serving(**settings: Any) -> AsyncIterator[Served]:
         url = url_of(listener)
         try:
             async with httpx.AsyncClient(base_url=url, timeout=30) as http:
-                yield Served(url, engine, runner, app.state.radish, server, http)
+                yield Served(url, engine, app.state.radish, server, http)
         finally:
-            runner.resume()
             server.should_exit = True
             await task
 

@@ -1,0 +1,76 @@
+"""What is logged, and how: lines for people, or one JSON object a line. Never a prompt or an answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from app.request_info import RequestInfo
+
+_log = logging.getLogger("radish.request")
+
+current_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The id of the HTTP request that the running task belongs to."""
+
+
+def formatter(form: Literal["text", "json"]) -> logging.Formatter:
+    """How log records are written."""
+    if form == "json":
+        return JsonFormatter()
+    return logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time (RFC 3339, UTC), level, logger, message, request_id, then the record's
+    own fields (`extra={"fields": {...}}`) and the traceback, where there are any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        request_id = current_request_id.get()
+        if request_id is not None:
+            line["request_id"] = request_id
+        line.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
+
+
+def log_request(info: RequestInfo) -> None:
+    """Tell of an API request that is over."""
+    if not info.path.startswith("/v1/") or not _log.isEnabledFor(logging.INFO):
+        return
+    seconds = time.monotonic() - info.started
+    fields: dict[str, Any] = {
+        "method": info.method,
+        "path": info.path,
+        "status": info.status,
+        "seconds": round(seconds, 6),
+    }
+    told = ""
+    if info.trace_id is not None:
+        fields["trace_id"] = info.trace_id
+    if info.generation is not None:
+        usage = info.generation.usage()
+        reasons = [
+            sequence.finish_reason for request in info.generation.requests for sequence in request.sequences
+        ]
+        fields |= {
+            "response_id": info.generation.request_id,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "finish_reasons": reasons,
+        }
+        told = f", {usage.prompt_tokens} + {usage.completion_tokens} tokens, {'/'.join(map(str, reasons))}"
+    status = "gone" if info.status is None else info.status
+    _log.info("%s %s %s %.3f s%s", info.method, info.path, status, seconds, told, extra={"fields": fields})

@@ -1,0 +1,24 @@
+"""What is known of one HTTP request, for logs and traces: filled in on its way, read when it is over."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from app.generation import Generation
+
+
+@dataclass(slots=True)
+class RequestInfo:
+    """In the ASGI scope under "radish" from the outermost middleware on."""
+
+    id: str
+    method: str
+    path: str
+    started: float = field(default_factory=time.monotonic)
+    """`time.monotonic()` seconds."""
+    status: int | None = None
+    """None: the client left before it was answered."""
+    trace_id: str | None = None
+    generation: Generation | None = None
+    """Once its prompts were submitted."""
