@@ -2,15 +2,15 @@
 
 `named`: the text is the function's arguments and nothing else. `required`: the text is a JSON array of
 `{"name": …, "arguments": …}`, one object a call. `auto`: the text is free; see `app.tool_calls` for how a
-call is told from text. `none`: the model is not even shown the tools.
+call is told from text, and a call's arguments are what the model wrote. `none`: the model is not even
+shown the tools.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from app.errors import bad_request
 from app.protocol import ChatRequest, NamedToolChoice, Tool
@@ -27,7 +27,8 @@ _MAP_KEYWORDS = frozenset({"properties", "patternProperties", "$defs", "definiti
 _TYPING_KEYWORDS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"})
 
 
-class AnswerPlan(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
     """How an answer is made and read."""
 
     tools: list[dict[str, Any]]
@@ -44,9 +45,12 @@ def plan_answer(request: ChatRequest) -> AnswerPlan:
         ApiError: 400; they contradict each other or are malformed.
     """
     tools = request.tools or []
-    choice = request.tool_choice or ("auto" if tools else "none")
+    choice = request.tool_choice or "auto"
     text = text_constraint(request)
-    _check(tools, choice)
+    _check_names(tools, choice)
+    if not tools or choice == "none":
+        return AnswerPlan([], text, PlainText)
+    _check_constraint(text, choice)
     names = frozenset(tool.function.name for tool in tools)
     single = request.parallel_tool_calls is False
     shown = [_shown(tool) for tool in tools]
@@ -58,19 +62,11 @@ def plan_answer(request: ChatRequest) -> AnswerPlan:
             function = next(tool.function for tool in tools if tool.function.name == named.name)
             constraint = Constraint.json_schema(_parameters(function.parameters))
             return AnswerPlan(shown, FieldConstraint("tools", constraint), lambda: NamedCall(named.name))
-        case "auto" if tools:
-            if text is not None:
-                raise bad_request(
-                    f"tool_choice 'auto' cannot be combined with {text.field}; 'none', 'required' or a named "
-                    "function can.",
-                    "tool_choice",
-                )
-            return AnswerPlan(shown, None, lambda: Calls(names, single=single))
         case _:
-            return AnswerPlan([], text, PlainText)
+            return AnswerPlan(shown, None, lambda: Calls(names, single=single))
 
 
-def _check(tools: list[Tool], choice: str | NamedToolChoice) -> None:
+def _check_names(tools: list[Tool], choice: str | NamedToolChoice) -> None:
     names = [tool.function.name for tool in tools]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -78,9 +74,19 @@ def _check(tools: list[Tool], choice: str | NamedToolChoice) -> None:
     if choice == "required" and not tools:
         raise bad_request("tool_choice 'required' needs tools.", "tool_choice")
     if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
-        raise bad_request(
-            f"tool_choice names {choice.function.name!r}, which is not in tools.", "tool_choice"
-        )
+        name = choice.function.name
+        raise bad_request(f"tool_choice names {name!r}, which is not in tools.", "tool_choice")
+
+
+def _check_constraint(text: FieldConstraint | None, choice: str | NamedToolChoice) -> None:
+    """An answer that must be a call has no text for `response_format` to hold for; any other constraint
+    is on the very tokens that the call needs."""
+    if text is None or (choice != "auto" and text.field == "response_format"):
+        return
+    raise bad_request(
+        f"{text.field} cannot be combined with tools that may be called; tool_choice 'none' can be.",
+        "tool_choice",
+    )
 
 
 def _shown(tool: Tool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,8 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.server import create_app, listen, serve, url_of
 from engine.config import Config
 from engine.engine import Engine
+from engine.tokenizer import Tokenizer
 from tests.app.harness import Served, events, raw_client, until
-from tests.fakes import FakeRunner, assert_quiet, fake_engine
+from tests.fakes import FakeRunner, assert_quiet, fake_engine, hashed_tokens
 
 
 async def test_models(served: Served) -> None:
@@ -78,6 +80,47 @@ async def test_small_writes_are_sent_at_once(served: Served) -> None:
             transport: Any = connection.transport
             accepted = transport.get_extra_info("socket")
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_kept_connections_outlive_the_pools_of_clients(served: Served) -> None:
+    """A50: a client that thinks its connection is open while the server closes it gets a reset."""
+    assert served.server.config.timeout_keep_alive == served.state.config.keep_alive >= 75
+
+
+async def test_preparing_a_prompt_holds_up_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A45: tokenising runs in a thread, and nothing waits for it but its own request."""
+    entered, leave = threading.Event(), threading.Event()
+    encode = Tokenizer.encode
+
+    def slow(self: Tokenizer, text: str, **flags: bool) -> list[int]:
+        if text == "slow":
+            entered.set()
+            leave.wait()
+        return encode(self, text, **flags)
+
+    monkeypatch.setattr(Tokenizer, "encode", slow)
+    slow_answer = asyncio.create_task(served.complete("slow", max_tokens=3))
+    try:
+        await until(entered.is_set)
+        assert (await served.http.get("/health")).status_code == 200
+        assert (await served.complete([1, 2, 3], max_tokens=30)).status_code == 200
+    finally:
+        leave.set()
+    assert (await slow_answer).status_code == 200
+    monkeypatch.undo()
+
+
+async def test_many_prompts_are_tokenised_at_once(served: Served) -> None:
+    """A46"""
+    prompts = [f"{n} {'ünï ' * n}" for n in range(64)]
+    answers = await asyncio.gather(
+        *(served.complete(prompt, max_tokens=6) for prompt in prompts),
+        *(served.chat(prompt, max_tokens=6) for prompt in prompts),
+    )
+    assert {answer.status_code for answer in answers} == {200}
+    assert [answer.json()["choices"][0]["text"] for answer in answers[:64]] == [
+        bytes(hashed_tokens(prompt.encode(), 6)).decode() for prompt in prompts
+    ]
 
 
 @asynccontextmanager

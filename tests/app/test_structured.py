@@ -11,9 +11,10 @@ import jsonschema
 import pytest
 
 from grammars.spec import Constraint
-from tests.app.harness import Served, chat_body, error_of, events, raw_client, until
+from tests.app.harness import Served, chat_body, error_of, events, raw_client, serving, until
+from tests.fakes import assert_quiet
 
-PERSON = {
+PERSON: dict[str, Any] = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "maxLength": 5},
@@ -35,6 +36,12 @@ def text_of(response: Any) -> str:
     assert response.status_code == 200, response.text
     text: str = response.json()["choices"][0]["message"]["content"]
     return text
+
+
+def streamed_text(response: Any) -> str:
+    choices = [choice for chunk in events(response.text) for choice in chunk["choices"]]
+    assert choices[-1]["finish_reason"] == "stop"
+    return "".join(choice["delta"].get("content", "") for choice in choices)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +112,8 @@ async def test_whitespace_is_compact_unless_asked_for(served: Served) -> None:
 
 
 async def test_the_streamed_answer_fits(served: Served) -> None:
-    response = await served.chat(response_format=json_schema(PERSON), stream=True, seed=3)
-    text = "".join(
-        choice["delta"].get("content", "") for chunk in events(response.text) for choice in chunk["choices"]
-    )
-    jsonschema.validate(json.loads(text), PERSON)
+    response = await served.chat(response_format=json_schema(PERSON), stream=True)
+    jsonschema.validate(json.loads(streamed_text(response)), PERSON)
 
 
 async def test_an_answer_cut_short_is_the_beginning_of_one(served: Served) -> None:
@@ -129,6 +133,42 @@ async def test_constrained_and_free_requests_run_side_by_side(served: Served) ->
     for answer in answers[:12]:
         jsonschema.validate(json.loads(text_of(answer)), PERSON)
     assert [answer.json()["choices"][0]["text"] for answer in answers[12:]] == [free] * 4
+
+
+def _schema(index: int) -> dict[str, Any]:
+    """One of many schemas that differ in names and types."""
+    member = [
+        PERSON["properties"]["name"],
+        {"type": "integer", "maximum": 9 * 10**index},
+        {"enum": [index, None]},
+    ]
+    return {
+        "type": "object",
+        "properties": {
+            f"field{index}": member[index % 3],
+            "list": {"type": "array", "items": PERSON, "maxItems": 1},
+        },
+        "required": [f"field{index}", "list"],
+        "additionalProperties": False,
+    }
+
+
+async def test_a_hundred_at_once_with_ten_schemas() -> None:
+    """Every finished answer parses and validates."""
+    schemas = [_schema(index % 10) for index in range(100)]
+    async with serving(num_pages=8192, max_batch_tokens=512) as served:
+        answers = await asyncio.gather(
+            *(
+                served.chat(
+                    f"{index}", response_format=json_schema(schema), max_tokens=400, stream=index % 2 == 0
+                )
+                for index, schema in enumerate(schemas)
+            )
+        )
+        assert_quiet(served.engine)
+    for index, (answer, schema) in enumerate(zip(answers, schemas, strict=True)):
+        text = streamed_text(answer) if index % 2 == 0 else text_of(answer)
+        jsonschema.validate(json.loads(text), schema)
 
 
 @pytest.mark.parametrize(

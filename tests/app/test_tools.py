@@ -182,6 +182,17 @@ async def test_the_model_may_answer_with_text(served: Served, said: str) -> None
     assert (content, calls, finishes) == (said, [], ["stop"])
 
 
+async def test_a_format_for_text_says_nothing_about_calls(served: Served) -> None:
+    response_format = {"type": "json_object"}
+    served.runner.script = say(BERN)
+    for tool_choice in (NAMED, "none"):
+        fields = {"tools": TOOLS, "tool_choice": tool_choice, "response_format": response_format}
+        message = (await served.chat(**fields)).json()["choices"][0]["message"]
+        calls = message.get("tool_calls", ())
+        assert [call["function"]["arguments"] for call in calls] == ([BERN] if tool_choice == NAMED else [])
+        assert message["content"] == (None if tool_choice == NAMED else BERN)
+
+
 async def test_choices_are_read_apart(served: Served) -> None:
     served.runner.script = say(CALLS, "It rains.")
     first, second = (await served.chat(tools=TOOLS, n=2)).json()["choices"]

@@ -98,6 +98,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
         ({"tool_choice": "sometimes", "tools": [TOOL]}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [TOOL]}, "tool_choice"),
         ({"tools": [TOOL], "response_format": {"type": "json_object"}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "required", "guided_regex": "a"}, "tool_choice"),
         # Structured output
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
