@@ -169,7 +169,6 @@ class HTTPServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
-                proxy_headers=False,
                 server_header=False,
                 backlog=_BACKLOG,
                 timeout_keep_alive=max(1, round(config.keep_alive)),
