@@ -13,6 +13,7 @@ from app.cli import CommandFailedError, add_options, read_options
 _COMMANDS = {
     "serve": ("app.serve", "serve a model over the OpenAI API"),
     "bench": ("app.bench", "measure a server: closed-loop load at several levels of concurrency"),
+    "top": ("app.top", "watch a running server in the terminal"),
     "chat": ("app.terminal_chat", "talk to a running server in the terminal"),
 }
 
