@@ -50,20 +50,20 @@ def store_heads(
     if (kind == tl.int8) | (kind == tl.uint8):
         largest = tl.maximum(tl.max(tl.abs(first), 1), tl.max(tl.abs(second), 1))
         largest = tl.maximum(largest, tl.max(tl.abs(other), 1))[:, None]
-        scale = largest / (127.0 if kind == tl.int8 else 448.0)
+        scale = tl.div_rn(largest, 127.0 if kind == tl.int8 else 448.0)
         tl.store(scales, scale, mask=is_head)
         divisor = tl.where(scale > 0.0, scale, 1.0)
         if kind == tl.int8:
             first, second, other = (
-                round_to_int8(first / divisor),
-                round_to_int8(second / divisor),
-                round_to_int8(other / divisor),
+                round_to_int8(tl.div_rn(first, divisor)),
+                round_to_int8(tl.div_rn(second, divisor)),
+                round_to_int8(tl.div_rn(other, divisor)),
             )
         else:
             first, second, other = (
-                float_to_e4m3(first / divisor),
-                float_to_e4m3(second / divisor),
-                float_to_e4m3(other / divisor),
+                float_to_e4m3(tl.div_rn(first, divisor)),
+                float_to_e4m3(tl.div_rn(second, divisor)),
+                float_to_e4m3(tl.div_rn(other, divisor)),
             )
     tl.store(pointers + halves, first.to(kind), mask=is_head & is_half)
     tl.store(pointers + HALF + halves, second.to(kind), mask=is_head & is_half)

@@ -75,7 +75,7 @@ def linear_int4(x: Tensor, weight: Tensor, scales: Tensor, *, bias: Tensor | Non
     rows, depth = x.shape
     columns, groups = scales.shape
     output = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    block_m, block_n = (16, 64) if rows <= 16 else (64, 64)
+    block_m, block_n, warps, stages = (16, 64, 4, 2) if rows <= 16 else (64, 64, 8, 3)
     grid = (triton.cdiv(rows, block_m) * triton.cdiv(columns, block_n),)
     linear_int4_kernel[grid](
         x,
@@ -94,7 +94,7 @@ def linear_int4(x: Tensor, weight: Tensor, scales: Tensor, *, bias: Tensor | Non
         BLOCK_N=block_n,
         BLOCK_K=depth // groups,
         GROUP=_GROUP,
-        STAGES=3,
-        num_warps=4,
+        STAGES=stages,
+        num_warps=warps,
     )
     return output

@@ -39,9 +39,9 @@ def add_rms_norm_kernel(
     result = wide * inverse * tl.load(weight + column, mask=is_column, other=0.0).to(tl.float32)
     kind: tl.constexpr = output.dtype.element_ty
     if (kind == tl.int8) | (kind == tl.uint8):
-        scale = tl.max(tl.abs(result), 0) / (127.0 if kind == tl.int8 else 448.0)
+        scale = tl.div_rn(tl.max(tl.abs(result), 0), 127.0 if kind == tl.int8 else 448.0)
         tl.store(scales + row, scale)
-        result /= tl.where(scale > 0.0, scale, 1.0)
+        result = tl.div_rn(result, tl.where(scale > 0.0, scale, 1.0))
         codes = round_to_int8(result) if kind == tl.int8 else float_to_e4m3(result)
         tl.store(output + row * stride_output + column, codes, mask=is_column)
     else:

@@ -1,7 +1,7 @@
 """How large the pieces are that attention kernels work on, by architecture, head size and dtypes.
 
 A table instead of autotuning: a step never measures anything. What is in it compiles without register
-spills (`tests/kernels/triton/test_compiled.py`); no row has been tuned by measurement.
+spills (`ops/kernel_matrix.py` goes through all of it); no row has been tuned by measurement.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _TABLE: Final[dict[str, dict[int, dict[int, tuple[Tile, Tile, Tile]]]]] = {
     "sm_80": {
         16: {
             64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
-            128: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 8, 3)),
+            128: (Tile(16, 128, 4, 3), Tile(64, 64, 8, 3), Tile(64, 64, 8, 3)),
             256: (Tile(16, 64, 4, 3), Tile(64, 64, 8, 2), Tile(64, 32, 8, 2)),
         },
         8: {
-            64: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
+            64: (Tile(16, 128, 8, 3), Tile(64, 64, 4, 2), Tile(64, 64, 8, 3)),
             128: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 8, 3)),
             256: (Tile(16, 64, 8, 3), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2)),
         },
@@ -62,7 +62,7 @@ _TABLE: Final[dict[str, dict[int, dict[int, tuple[Tile, Tile, Tile]]]]] = {
             256: (Tile(16, 64, 4, 3), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2)),
         },
         8: {
-            64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
+            64: (Tile(16, 128, 8, 3), Tile(64, 64, 8, 2), Tile(64, 64, 8, 3)),
             128: (Tile(16, 64, 4, 3), Tile(64, 64, 8, 2), Tile(64, 64, 8, 3)),
             256: (Tile(16, 64, 8, 3), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2)),
         },
@@ -76,7 +76,7 @@ _TABLE: Final[dict[str, dict[int, dict[int, tuple[Tile, Tile, Tile]]]]] = {
         8: {
             64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
             128: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
-            256: (Tile(16, 64, 8, 3), Tile(64, 64, 8, 3), Tile(64, 64, 8, 3)),
+            256: (Tile(16, 64, 8, 3), Tile(64, 64, 8, 3), Tile(64, 32, 8, 2)),
         },
     },
     "sm_100": {
@@ -88,7 +88,7 @@ _TABLE: Final[dict[str, dict[int, dict[int, tuple[Tile, Tile, Tile]]]]] = {
         8: {
             64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 1)),
             128: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 3)),
-            256: (Tile(16, 64, 8, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 2)),
+            256: (Tile(16, 64, 8, 3), Tile(64, 64, 8, 3), Tile(64, 32, 8, 2)),
         },
     },
     "gfx942": {
@@ -106,9 +106,9 @@ _TABLE: Final[dict[str, dict[int, dict[int, tuple[Tile, Tile, Tile]]]]] = {
 }
 # float32 is for comparisons: small tiles that fit everywhere.
 _FLOAT32: Final = {
-    64: (Tile(16, 32, 4, 2), Tile(16, 32, 4, 2), Tile(32, 32, 4, 2)),
+    64: (Tile(16, 32, 4, 2), Tile(16, 32, 4, 2), Tile(16, 32, 4, 2)),
     128: (Tile(16, 16, 4, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 1)),
-    256: (Tile(16, 16, 4, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 1)),
+    256: (Tile(16, 16, 8, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)),
 }
 _NEAREST: Final = {"sm_86": "sm_89", "sm_87": "sm_89", "sm_120": "sm_89", "gfx950": "gfx942"}
 """Architectures that take another's rows: the same limits or wider ones."""

@@ -17,8 +17,10 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     interpreter.install()
     torch.set_num_threads(1)
     DEVICE = torch.device("cpu")
+    collect_ignore: list[str] = []
 else:
     DEVICE = torch.device("cuda")
+    collect_ignore = ["test_interpreter.py"]
 
 
 @pytest.fixture(autouse=True)
