@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import threading
 from collections.abc import AsyncIterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from app.trace_export import exporting_provider
 from tests.app.harness import Served, serving, until
 from tests.fakes import say
 
@@ -141,3 +146,35 @@ async def test_each_choice_has_its_phases_and_other_paths_no_trace(
     indices = [(span.attributes or {})["radish.sequence"] for span in spans[:-1]]
     assert sorted(map(int, map(str, indices))) == [0, 0, 0, 1, 1, 1]
     assert (spans[-1].attributes or {})["gen_ai.request.choice.count"] == 2
+
+
+def test_traces_are_sent_to_a_collector() -> None:
+    received: list[tuple[str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = gzip.decompress(body)
+            received.append((self.path, body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as the base class names it
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        provider = exporting_provider(f"http://127.0.0.1:{server.server_port}/v1/traces")
+        provider.get_tracer("test").start_span("a span").end()
+        provider.shutdown()
+        server.shutdown()
+        thread.join()
+    ((path, body),) = received
+    assert path == "/v1/traces"
+    (sent,) = ExportTraceServiceRequest.FromString(body).resource_spans
+    assert [span.name for span in sent.scope_spans[0].spans] == ["a span"]
+    assert [item.value.string_value for item in sent.resource.attributes if item.key == "service.name"] == [
+        "radish"
+    ]
