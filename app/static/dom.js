@@ -66,7 +66,7 @@ export function duration(seconds) {
 export function requestColour(id) {
   let hash = 0;
   for (const character of id) hash = (hash * 31 + character.charCodeAt(0)) >>> 0;
-  return `hsl(${hash % 360} 65% 55%)`;
+  return `hsl(${Math.round(hash * 137.508) % 360} 65% 55%)`; // the golden angle keeps neighbours apart
 }
 
 export const shortName = (id) => id.replace(/^(chatcmpl|cmpl)-/, "").replace(/^(.{6}).*?((-\d+)?)$/, "$1");

@@ -24,7 +24,7 @@ QUESTIONS = ("How deep do I plant radishes?", "When do I harvest them?", "Tell m
 
 @pytest.fixture(autouse=True)
 def _only_when_asked(request: pytest.FixtureRequest) -> None:
-    if not request.config.getoption("--pictures"):
+    if not request.config.getoption("--pictures", default=False):
         pytest.skip("pictures are drawn only with --pictures")
 
 
@@ -74,7 +74,7 @@ async def open_page(browser: Browser, url: str, *, width: int, height: int, them
     page = await browser.new_page(
         viewport={"width": width, "height": height},
         color_scheme=theme,  # type: ignore[arg-type]  # one of its literals
-        device_scale_factor=1.5,
+        device_scale_factor=1.25,
     )
     await page.goto(url)
     await page.locator("#model:not(:empty)").wait_for()
@@ -84,8 +84,8 @@ async def open_page(browser: Browser, url: str, *, width: int, height: int, them
 async def test_pictures(browser: Browser) -> None:
     PICTURES.mkdir(exist_ok=True)
     async with real_server() as url:
-        light = await open_page(browser, url, width=1360, height=1180, theme="light")
-        dark = await open_page(browser, url, width=1360, height=1180, theme="dark")
+        light = await open_page(browser, url, width=1360, height=1400, theme="light")
+        dark = await open_page(browser, url, width=1360, height=1400, theme="dark")
         phone = await open_page(browser, url, width=390, height=844, theme="dark")
         await light.get_by_label("Message", exact=True).fill("Why do radishes taste sharp?")
         await light.keyboard.press("Enter")
