@@ -60,8 +60,11 @@ def library_path(isa: Isa) -> Path:
         NativeUnavailableError: there is no compiler, it failed, or the cache cannot be written.
     """
     path = _cache_directory() / f"step-{isa}-{_digest(isa)}.so"
-    if not path.exists():
-        _build(isa, path)
+    try:
+        if not path.exists():
+            _build(isa, path)
+    except OSError as error:
+        raise NativeUnavailableError(f"cannot build in {path.parent}: {error}") from error
     return path
 
 
@@ -80,7 +83,10 @@ def _cpu_features() -> frozenset[str]:
 
 def _cache_directory() -> Path:
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "radish" / "kernels"
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "radish" / "kernels"
+    except RuntimeError as error:
+        raise NativeUnavailableError(f"{error} Set XDG_CACHE_HOME.") from error
 
 
 def _digest(isa: Isa) -> str:
@@ -101,19 +107,17 @@ def _compiler() -> str:
 
 def _build(isa: Isa, path: Path) -> None:
     compiler = _compiler()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=path.parent) as work:
-            built = Path(work) / path.name
-            command = [compiler, *_COMMON, *_FLAGS[isa], str(_SOURCES / "program.cpp"), "-o", str(built)]
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=path.parent) as work:
+        built = Path(work) / path.name
+        command = [compiler, *_COMMON, *_FLAGS[isa], str(_SOURCES / "program.cpp"), "-o", str(built)]
+        try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
             )
-            if done.returncode != 0:
-                raise NativeUnavailableError(f"{compiler} failed: {done.stderr.strip()[:2000]}")
-            # Another process may be doing the same; whoever is last replaces an equal file whole.
-            built.replace(path)
-    except OSError as error:
-        raise NativeUnavailableError(f"cannot build in {path.parent}: {error}") from error
-    except subprocess.TimeoutExpired as error:
-        raise NativeUnavailableError(f"{compiler} took more than {_BUILD_TIMEOUT_S} s") from error
+        except subprocess.TimeoutExpired as error:
+            raise NativeUnavailableError(f"{compiler} took more than {_BUILD_TIMEOUT_S} s") from error
+        if done.returncode != 0:
+            raise NativeUnavailableError(f"{compiler} failed: {done.stderr.strip()[:2000]}")
+        # Another process may be doing the same; whoever is last replaces an equal file whole.
+        built.replace(path)

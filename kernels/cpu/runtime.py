@@ -116,7 +116,10 @@ class Runtime:
             raise NativeUnavailableError(f"this processor does not run {self.isa}")
         self.threads = threads
         self._library = _load(self.isa)
-        self.pool: int = self._library.radish_pool_create(threads)
+        pool = self._library.radish_pool_create(threads)
+        if not pool:
+            raise NativeUnavailableError(f"the system gives no {threads} threads")
+        self.pool: int = pool
         self._finalizer = weakref.finalize(self, self._library.radish_pool_destroy, self.pool)
 
     def allocate(self, size: int) -> Memory:

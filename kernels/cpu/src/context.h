@@ -21,7 +21,7 @@ struct AttendItem {
 // Working memory of one thread.
 struct Scratch {
   std::vector<float> norm;  // one row
-  Memory attention;         // see AttendScratch
+  Memory attention;         // Attention carves it up
 };
 
 struct Buffer {

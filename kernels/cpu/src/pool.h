@@ -27,15 +27,17 @@ inline void relax() {
 
 class Pool {
  public:
+  // Throws std::system_error when the system gives no more threads.
   explicit Pool(int threads) : threads_(threads) {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    try {
+      for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    } catch (...) {
+      stop();
+      throw;
+    }
   }
 
-  ~Pool() {
-    stopping_ = true;
-    wake();
-    for (auto& worker : workers_) worker.join();
-  }
+  ~Pool() { stop(); }
 
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -70,6 +72,12 @@ class Pool {
   }
 
  private:
+  void stop() {
+    stopping_ = true;
+    wake();
+    for (auto& worker : workers_) worker.join();
+  }
+
   void wake() {
     epoch_.fetch_add(1, std::memory_order_release);
     epoch_.notify_all();

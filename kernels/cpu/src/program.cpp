@@ -1,11 +1,11 @@
 // The step runtime: a model laid down once as a list of operations, executed by one call per step.
 
 #include <algorithm>
-#include <memory>
+#include <exception>
 #include <new>
 
 #include "abi.h"
-#include "attention.h"
+#include "attend.h"
 #include "context.h"
 #include "linear.h"
 #include "memory.h"
@@ -135,7 +135,13 @@ int64_t radish_struct_bytes(int32_t which) {
 void* radish_map(int64_t bytes) { return radish::map_memory(radish::whole_pages(bytes)); }
 void radish_unmap(void* memory, int64_t bytes) { munmap(memory, radish::whole_pages(bytes)); }
 
-void* radish_pool_create(int32_t threads) { return new (std::nothrow) radish::Pool(threads); }
+void* radish_pool_create(int32_t threads) {
+  try {
+    return new radish::Pool(threads);
+  } catch (const std::exception&) {  // no thread or no memory
+    return nullptr;
+  }
+}
 void radish_pool_destroy(void* pool) { delete static_cast<radish::Pool*>(pool); }
 
 int64_t radish_packed_bytes(int32_t format, int64_t n, int64_t k) {
