@@ -213,3 +213,23 @@ def test_embedded_model_gives_the_same_text(embedded: LoadedModel) -> None:
     for prompt, row in zip(prompts, rows.values(), strict=True):
         likeliest = prompt_logits(embedded, row[:-1])[len(prompt) - 1 :].argmax(-1)
         assert likeliest.tolist() == row[len(prompt) :]
+
+
+TEXT = (
+    "The old lighthouse keeper climbed the stairs every evening, counting each step under his breath. "
+    "Outside, the sea had turned the colour of slate, and gulls were wheeling over the rocks. He lit the "
+    "lamp, trimmed the wick, and sat down by the window with a cup of tea and the letter from his daughter "
+    "that he had been saving all day."
+)
+
+
+@pytest.mark.parametrize(("dtype", "quantize", "bound"), [(*FORMATS[1], 1e-3), (*FORMATS[2], 1e-2)])
+def test_embedded_model_stays_close(
+    embedded: LoadedModel, dtype: torch.dtype, quantize: Quantize, bound: float
+) -> None:
+    """Divergence from float32, over every position of a text."""
+    path = embedded_model_path()
+    tokens = load_tokenizer(path).encode(TEXT, add_special=True, parse_special=False)
+    native = NativeSequences(tiny.load(path, dtype), num_pages=6, page_size=16, quantize=quantize)
+    computed = native.step({0: tokens}, logits_of="every")
+    assert divergence(prompt_logits(embedded, tokens), computed) < bound
