@@ -131,7 +131,7 @@ def rotate_and_write_kernel(
     else:
         slot = tl.load(slots + token)
         head = (block - query_blocks) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
-        is_head = (head < KV_HEADS) & (slot >= 0)
+        is_head = head < tl.where(slot >= 0, KV_HEADS, 0)
         page = (slot // PAGE_SIZE).to(tl.int64)
         place = page * stride_page + slot % PAGE_SIZE * stride_slot + head * stride_head
         scale_place = page * stride_scale_page + slot % PAGE_SIZE * stride_scale_slot + head

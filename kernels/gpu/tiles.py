@@ -50,7 +50,7 @@ _TABLE: Final[dict[str, dict[int, dict[int, tuple[Tile, Tile, Tile]]]]] = {
             256: (Tile(16, 64, 4, 3), Tile(64, 64, 8, 2), Tile(64, 32, 8, 2)),
         },
         8: {
-            64: (Tile(16, 128, 8, 3), Tile(64, 64, 4, 2), Tile(64, 64, 8, 3)),
+            64: (Tile(16, 128, 8, 3), Tile(64, 64, 4, 2), Tile(128, 32, 8, 2)),
             128: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 8, 3)),
             256: (Tile(16, 64, 8, 3), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2)),
         },
@@ -62,7 +62,7 @@ _TABLE: Final[dict[str, dict[int, dict[int, tuple[Tile, Tile, Tile]]]]] = {
             256: (Tile(16, 64, 4, 3), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2)),
         },
         8: {
-            64: (Tile(16, 128, 8, 3), Tile(64, 64, 8, 2), Tile(64, 64, 8, 3)),
+            64: (Tile(16, 128, 8, 3), Tile(64, 64, 8, 2), Tile(128, 32, 8, 2)),
             128: (Tile(16, 64, 4, 3), Tile(64, 64, 8, 2), Tile(64, 64, 8, 3)),
             256: (Tile(16, 64, 8, 3), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2)),
         },
@@ -76,7 +76,7 @@ _TABLE: Final[dict[str, dict[int, dict[int, tuple[Tile, Tile, Tile]]]]] = {
         8: {
             64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
             128: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
-            256: (Tile(16, 64, 8, 3), Tile(64, 64, 8, 3), Tile(64, 32, 8, 2)),
+            256: (Tile(16, 64, 8, 3), Tile(64, 64, 8, 3), Tile(64, 32, 8, 3)),
         },
     },
     "sm_100": {
