@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import psutil
 import torch
 
@@ -15,9 +16,10 @@ from engine.engine import Engine
 from engine.errors import ConfigError
 from engine.models.decoder import Decoder
 from engine.models.kv_cache import KVCache
-from engine.models.loader import LoadedModel, embedded_model_path, load_model
+from engine.models.loader import embedded_model_path, load_model
 from engine.models.native import NativeDecoder
 from engine.models.spec import ModelSpec
+from engine.models.weights import Weights
 from engine.runner import Model, ModelRunner
 from engine.sampler import Sampler
 from engine.tokenizer import Tokenizer, load_tokenizer
@@ -50,10 +52,13 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     progress("reading the tokenizer", 0.0)
     tokenizer = load_tokenizer(path)
     loaded = load_model(path, dtype=dtype, device=device, progress=progress)
-    spec = loaded.spec
+    limit = loaded.spec.max_position
+    max_context = min(config.max_context or limit, limit)
+    # Rotary angles that are stretched for long contexts are chosen by the longest one that is served.
+    spec = msgspec.structs.replace(loaded.spec, max_position=max_context)
     num_pages = _num_pages(config, spec, dtype, device)
     progress("laying out the model", 1.0)
-    model = _native(config, loaded, num_pages, threads) if device.type == "cpu" else None
+    model = _native(config, spec, loaded.weights, num_pages, threads) if device.type == "cpu" else None
     if model is None:
         kv = KVCache.allocate(spec, num_pages, config.page_size, dtype, device)
         model = Decoder(spec, loaded.weights, kv)
@@ -65,16 +70,16 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
         model_name=config.served_model_name or (path.resolve().name if path.is_dir() else path.stem),
         vocab_size=spec.vocab_size,
         num_pages=num_pages,
-        max_context=min(config.max_context or spec.max_position, spec.max_position),
+        max_context=max_context,
     )
 
 
-def _native(config: Config, loaded: LoadedModel, num_pages: int, threads: int) -> Model | None:
+def _native(config: Config, spec: ModelSpec, weights: Weights, num_pages: int, threads: int) -> Model | None:
     """The model as one native call a step; None, and a warning, where that cannot be had."""
     try:
         model = NativeDecoder(
-            loaded.spec,
-            loaded.weights,
+            spec,
+            weights,
             num_pages=num_pages,
             page_size=config.page_size,
             threads=threads,
@@ -85,6 +90,8 @@ def _native(config: Config, loaded: LoadedModel, num_pages: int, threads: int) -
             raise ConfigError(f"quantize: {config.quantize} needs the native path: {error}") from error
         _log.warning("serving on plain torch, several times slower: %s", error)
         return None
+    # What is left to torch is small, and its workers would spin on the cores of the step's own.
+    torch.set_num_threads(1)
     _log.info("native step runtime: %s, %d threads", model.isa, threads)
     return model
 
@@ -120,7 +127,9 @@ def _num_pages(config: Config, spec: ModelSpec, dtype: torch.dtype, device: torc
     if not wanted:
         free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else psutil.virtual_memory().available
         wanted = min(_MOST_KV_BY_DEFAULT, free // 4)
-    page = KVCache.bytes_per_page(
+    # The native path pads heads, so on a CPU this is the most that a page may take.
+    cache = NativeDecoder if device.type == "cpu" else KVCache
+    page = cache.bytes_per_page(
         spec, config.page_size, torch.bfloat16 if config.quantize != "none" else dtype
     )
     if wanted < 2 * page:
