@@ -52,6 +52,7 @@ class Agreement:
 
 def random_model(shape: Shape, dtype: torch.dtype) -> Any:
     """A `transformers` model with random weights on the GPU."""
+    settings: dict[str, Any] = {"attn_implementation": "sdpa", "dtype": dtype}
     config = LlamaConfig(
         vocab_size=shape.vocab,
         hidden_size=shape.hidden,
@@ -60,8 +61,7 @@ def random_model(shape: Shape, dtype: torch.dtype) -> Any:
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
         max_position_embeddings=8192,
-        attn_implementation="sdpa",
-        dtype=dtype,
+        **settings,
     )
     torch.manual_seed(0)
     torch.set_default_dtype(dtype)

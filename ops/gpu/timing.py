@@ -42,7 +42,7 @@ def _timed(run: Callable[[], object], flush: torch.Tensor) -> float:
     run()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) * 1e3
+    return float(begin.elapsed_time(end)) * 1e3
 
 
 def copy_bandwidth() -> float:
