@@ -22,9 +22,10 @@ from app.chat_wire import (
 from app.errors import bad_request
 from app.generation import Generation, Usage
 from app.logprobs import ChatLogprobs, chat_logprobs
+from app.prompt_report import PromptReport, prompt_report
 from app.protocol import ChatRequest
 from app.replies import ChunkUsage, Exchange, Identity
-from app.sampling import sampling_params
+from app.sampling import sampling_params, truncate
 from app.state import AppState
 from app.tool_calls import CallArguments, CallStart, Content, Piece, Splitter
 from app.tools import plan_answer
@@ -47,12 +48,13 @@ async def create_chat_completion(state: AppState, body: bytes) -> Exchange:
         )
     plan = plan_answer(request)
     logprobs = _wanted_logprobs(request)
-    prompt = await state.encode_chat(request, plan.tools)
+    prompt = truncate(await state.encode_chat(request, plan.tools), request)
     params = sampling_params(
         request,
         max_tokens=_max_tokens(request, max(1, state.engine.max_context - len(prompt))),
         logprobs=logprobs,
-        vocab_size=state.engine.vocab_size,
+        engine=state.engine,
+        constrained=plan.constraint is not None,
     )
     generate = GenerateRequest(
         prompt=prompt,
@@ -68,6 +70,7 @@ async def create_chat_completion(state: AppState, body: bytes) -> Exchange:
         generation.num_choices,
         plan.splitter,
         None if logprobs is None else state.engine.tokenizer,
+        prompt_report(request, generation.requests[0], state.engine.tokenizer),
     )
     return Exchange.of(request, generation, reply)
 
@@ -90,7 +93,8 @@ class _ChoiceState:
 
     splitter: Splitter
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    """Of tokens whose text has not been sent yet."""
+    """Of tokens whose text has not been sent yet, as are these:"""
+    token_ids: list[int] = field(default_factory=list)
 
 
 class ChatReply:
@@ -99,6 +103,7 @@ class ChatReply:
     Args:
         splitter: makes the reader of one choice's text.
         tokenizer: spells the tokens of log-probabilities; None if none are wanted.
+        prompt: what is told of the prompt.
     """
 
     def __init__(
@@ -107,23 +112,34 @@ class ChatReply:
         num_choices: int,
         splitter: Callable[[], Splitter],
         tokenizer: Tokenizer | None,
+        prompt: PromptReport,
     ) -> None:
         self._identity = identity
         self._tokenizer = tokenizer
+        self._prompt = prompt
         self._choices = [_ChoiceState(splitter()) for _ in range(num_choices)]
 
     def opening(self, usage: ChunkUsage) -> Iterable[ChatChunk]:
         """Roles first, in the order of the choices: clients build their lists by it."""
         for index in range(len(self._choices)):
-            yield self._chunk(usage, ChunkChoice(index=index, delta=Delta(role="assistant", content="")))
+            chunk = self._chunk(usage, ChunkChoice(index=index, delta=Delta(role="assistant", content="")))
+            chunk.prompt_token_ids = self._prompt.token_ids() if index == 0 else UNSET
+            yield chunk
 
     def chunks(self, update: Update, usage: ChunkUsage) -> Iterable[ChatChunk]:
         """New content, then, once the choice ended, a chunk of its own that says why."""
         choice = self._choices[update.index]
         choice.logprobs += update.logprobs
+        choice.token_ids += update.token_ids
         for delta in map(_delta, _pieces(choice.splitter, update)):
             yield self._chunk(
-                usage, ChunkChoice(index=update.index, delta=delta, logprobs=self._take_logprobs(choice))
+                usage,
+                ChunkChoice(
+                    index=update.index,
+                    delta=delta,
+                    logprobs=self._take_logprobs(choice),
+                    token_ids=self._take_token_ids(choice),
+                ),
             )
         if update.finish_reason is not None:
             yield self._chunk(
@@ -132,6 +148,7 @@ class ChatReply:
                     index=update.index,
                     delta=Delta(),
                     logprobs=self._take_logprobs(choice),
+                    token_ids=self._take_token_ids(choice),
                     finish_reason=choice.splitter.finish_reason(update.finish_reason),
                     stop_reason=UNSET if update.stop_reason is None else update.stop_reason,
                 ),
@@ -147,6 +164,8 @@ class ChatReply:
             model=self._identity.model,
             choices=[self._choice(update) for update in updates],
             usage=usage,
+            prompt_logprobs=self._prompt.logprobs(),
+            prompt_token_ids=self._prompt.token_ids(),
         )
 
     def _chunk(self, usage: ChunkUsage, *choices: ChunkChoice) -> ChatChunk:
@@ -164,6 +183,10 @@ class ChatReply:
         entries, choice.logprobs = choice.logprobs, []
         return chat_logprobs(self._tokenizer, entries)
 
+    def _take_token_ids(self, choice: _ChoiceState) -> list[int] | UnsetType:
+        taken, choice.token_ids = choice.token_ids, []
+        return taken if self._prompt.show_ids else UNSET
+
     def _choice(self, update: Update) -> Choice:
         assert update.finish_reason is not None
         splitter = self._choices[update.index].splitter
@@ -172,6 +195,7 @@ class ChatReply:
             index=update.index,
             message=message,
             logprobs=chat_logprobs(self._tokenizer, update.logprobs) if self._tokenizer else None,
+            token_ids=update.token_ids if self._prompt.show_ids else UNSET,
             finish_reason=splitter.finish_reason(update.finish_reason),
             stop_reason=UNSET if update.stop_reason is None else update.stop_reason,
         )

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from app.generation import Usage
-from app.logprobs import ChatLogprobs
+from app.logprobs import ChatLogprobs, PromptLogprobs
 
 
 class CalledFunction(msgspec.Struct):
@@ -36,6 +36,7 @@ class Choice(msgspec.Struct, kw_only=True):
     finish_reason: str
     stop_reason: str | int | UnsetType = UNSET
     """vLLM's: the stop string or stop token id that ended the choice."""
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion", kw_only=True):
@@ -44,6 +45,8 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion", 
     model: str
     choices: list[Choice]
     usage: Usage
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class FunctionDelta(msgspec.Struct, kw_only=True):
@@ -72,6 +75,7 @@ class ChunkChoice(msgspec.Struct, kw_only=True):
     logprobs: ChatLogprobs | UnsetType = UNSET
     finish_reason: str | None = None
     stop_reason: str | int | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk", kw_only=True):
@@ -81,3 +85,5 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk",
     choices: list[ChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     """null in all chunks but the last where the client asked for usage, as OpenAI does."""
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    """In the first chunk, where they are asked for."""

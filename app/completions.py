@@ -10,14 +10,16 @@ from msgspec import UNSET, UnsetType
 
 from app.errors import bad_request
 from app.generation import Generation, Usage
-from app.logprobs import CompletionLogprobs, CompletionLogprobsWriter
+from app.logprobs import CompletionLogprobs, CompletionLogprobsWriter, PromptLogprobs
+from app.prompt_report import PromptReport, prompt_report
 from app.protocol import CompletionRequest
 from app.replies import ChunkUsage, Exchange, Identity
-from app.sampling import sampling_params
+from app.sampling import sampling_params, truncate
 from app.state import AppState
 from app.structured import text_constraint
 from engine.request import GenerateRequest
 from engine.stream import TokenLogprob, Update
+from engine.tokenizer import Tokenizer
 
 _DEFAULT_MAX_TOKENS = 16
 """OpenAI's."""
@@ -31,6 +33,10 @@ class Choice(msgspec.Struct, kw_only=True):
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    """In the choice's first chunk."""
 
 
 class Completion(msgspec.Struct, tag_field="object", tag="text_completion", kw_only=True):
@@ -52,16 +58,21 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
     request = await state.decode(body, CompletionRequest)
     state.check(request)
     constraint = text_constraint(request)
-    prompts = await _prompts(state, request)
+    if request.echo and request.stream and request.logprobs is not None and (request.n or 1) > 1:
+        raise bad_request("An echo with logprobs of several choices is not available in a stream.", "n")
+    texts = _texts(state, request)
+    prompts = [truncate(await _ids(state, request, item), request) for item in texts]
     grammar = await state.compile(constraint)
     requests = [
         GenerateRequest(
             prompt=prompt,
             params=sampling_params(
                 request,
-                max_tokens=request.max_tokens or _default_max_tokens(state, prompt),
+                max_tokens=_max_tokens(state, request, prompt),
                 logprobs=request.logprobs,
-                vocab_size=state.engine.vocab_size,
+                engine=state.engine,
+                constrained=constraint is not None,
+                prompt_logprobs=request.logprobs if request.echo else None,
             ),
             choices=request.n or 1,
             grammar=grammar,
@@ -71,16 +82,18 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
     ]
     identity = Identity.new("cmpl", state.model_name)
     generation = Generation(state.engine, requests, request_id=identity.id, prompt_field="prompt")
-    reply = CompletionReply(identity, _logprobs_writers(state, request, generation.num_choices))
+    reply = CompletionReply(identity, _choices(state, request, generation, texts))
     return Exchange.of(request, generation, reply)
 
 
-def _default_max_tokens(state: AppState, prompt: list[int]) -> int:
+def _max_tokens(state: AppState, request: CompletionRequest, prompt: list[int]) -> int:
+    if request.max_tokens is not None:
+        return request.max_tokens
     return max(1, min(_DEFAULT_MAX_TOKENS, state.engine.max_context - len(prompt)))
 
 
-async def _prompts(state: AppState, request: CompletionRequest) -> list[list[int]]:
-    """Every prompt as token ids: the request has a text, texts, one list of ids, or several.
+def _texts(state: AppState, request: CompletionRequest) -> list[str | list[int]]:
+    """Every prompt: the request has a text, texts, one list of ids, or several.
 
     Raises:
         ApiError: 400; one is empty, or they are of different kinds, or too many.
@@ -102,49 +115,104 @@ async def _prompts(state: AppState, request: CompletionRequest) -> list[list[int
     most = state.config.max_waiting // (request.n or 1)
     if len(items) > most:
         raise bad_request(f"There are {len(items)} prompts; at most {most} are possible at once.", "prompt")
-    return [await state.encode_text(item) if isinstance(item, str) else item for item in items]
+    return items
 
 
-def _logprobs_writers(
-    state: AppState, request: CompletionRequest, num_choices: int
-) -> list[CompletionLogprobsWriter | None]:
-    if request.logprobs is None:
-        return [None] * num_choices
+async def _ids(state: AppState, request: CompletionRequest, prompt: str | list[int]) -> list[int]:
+    if isinstance(prompt, list):
+        return prompt
+    return await state.encode_text(
+        prompt,
+        add_special=request.add_special_tokens is not False,
+        truncated=request.truncate_prompt_tokens is not None,
+    )
+
+
+def _choices(
+    state: AppState, request: CompletionRequest, generation: Generation, prompts: list[str | list[int]]
+) -> list[_ChoiceState]:
+    """The choices of all prompts, in the order of their indices."""
+    tokenizer = state.engine.tokenizer
     skip = request.skip_special_tokens is not False
-    return [CompletionLogprobsWriter(state.engine.tokenizer, skip_special=skip) for _ in range(num_choices)]
+    return [
+        _ChoiceState(
+            num_top=request.logprobs,
+            writer=CompletionLogprobsWriter(tokenizer, skip_special=skip),
+            prompt=prompt_report(request, handle, tokenizer),
+            echo=_echo(request, tokenizer, given, handle.prompt) if request.echo else None,
+        )
+        for handle, given in zip(generation.requests, prompts, strict=True)
+        for _ in range(request.n or 1)
+    ]
+
+
+def _echo(request: CompletionRequest, tokenizer: Tokenizer, given: str | list[int], prompt: list[int]) -> str:
+    """The prompt as text: as it was given, or what its ids stand for."""
+    if isinstance(given, str) and request.truncate_prompt_tokens is None:
+        return given
+    skip = request.skip_special_tokens is not False
+    data = b"".join(tokenizer.bytes_of(token_id, skip_special=skip) for token_id in prompt)
+    text = data.decode("utf-8", "replace")
+    return text.removeprefix(" ") if tokenizer.strips_leading_space else text
 
 
 @dataclass(slots=True)
 class _ChoiceState:
     """How far one choice's stream is."""
 
-    writer: CompletionLogprobsWriter | None
+    num_top: int | None
+    """Of how many likeliest tokens log-probabilities are told; None tells none at all."""
+    writer: CompletionLogprobsWriter
+    prompt: PromptReport
+    echo: str | None
+    """The prompt's text until it is given out; None where it is not asked for."""
+    is_first: bool = True
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    """Of tokens whose text has not been sent yet."""
+    """Of tokens whose text has not been sent yet, as are these:"""
+    token_ids: list[int] = field(default_factory=list)
 
-    def take_logprobs(self) -> CompletionLogprobs | None:
-        entries, self.logprobs = self.logprobs, []
-        return self.writer.write(entries) if self.writer and entries else None
+    def choice(self, index: int, text: str) -> Choice:
+        """What is new, the echo before it; `text` is that of all tokens taken in so far."""
+        choice = Choice(index=index, text=text, logprobs=self._take_logprobs())
+        if self.is_first:
+            choice.prompt_token_ids = self.prompt.token_ids()
+            choice.prompt_logprobs = self.prompt.logprobs()
+            choice.text = (self.echo or "") + text
+        if self.prompt.show_ids:
+            choice.token_ids, self.token_ids = self.token_ids, []
+        self.is_first = False
+        return choice
+
+    def _take_logprobs(self) -> CompletionLogprobs | None:
+        if self.num_top is None:
+            return None
+        parts: list[CompletionLogprobs] = []
+        if self.is_first and self.echo is not None:
+            request = self.prompt.request
+            parts.append(
+                self.writer.write_prompt(request.prompt, self.echo, request.prompt_logprobs, self.num_top)
+            )
+        if self.logprobs:
+            parts.append(self.writer.write(self.logprobs))
+            self.logprobs = []
+        return CompletionLogprobs.joined(parts) if parts else None
 
 
 class CompletionReply:
     """Writes a generation in the form of text completions."""
 
-    def __init__(self, identity: Identity, writers: list[CompletionLogprobsWriter | None]) -> None:
+    def __init__(self, identity: Identity, choices: list[_ChoiceState]) -> None:
         self._identity = identity
-        self._choices = [_ChoiceState(writer) for writer in writers]
+        self._choices = choices
 
     def opening(self, usage: ChunkUsage) -> Iterable[Completion]:
         return ()
 
     def chunks(self, update: Update, usage: ChunkUsage) -> Iterable[Completion]:
         """New text, then, once the choice ended, a chunk of its own that says why."""
-        choice = self._choices[update.index]
-        choice.logprobs += update.logprobs
-        if update.text:
-            yield self._completion(
-                [Choice(index=update.index, text=update.text, logprobs=choice.take_logprobs())], usage
-            )
+        choice = self._take(update)
+        if update.text or (choice.is_first and choice.echo):
+            yield self._completion([choice.choice(update.index, update.text)], usage)
         if update.finish_reason is not None:
             yield self._completion([self._last(update, "")], usage)
 
@@ -153,17 +221,20 @@ class CompletionReply:
 
     def whole(self, updates: list[Update], usage: Usage) -> Completion:
         for update in updates:
-            self._choices[update.index].logprobs += update.logprobs
+            self._take(update)
         return self._completion([self._last(update, update.text) for update in updates], usage)
 
+    def _take(self, update: Update) -> _ChoiceState:
+        choice = self._choices[update.index]
+        choice.logprobs += update.logprobs
+        choice.token_ids += update.token_ids
+        return choice
+
     def _last(self, update: Update, text: str) -> Choice:
-        return Choice(
-            index=update.index,
-            text=text,
-            logprobs=self._choices[update.index].take_logprobs(),
-            finish_reason=update.finish_reason,
-            stop_reason=UNSET if update.stop_reason is None else update.stop_reason,
-        )
+        choice = self._choices[update.index].choice(update.index, text)
+        choice.finish_reason = update.finish_reason
+        choice.stop_reason = UNSET if update.stop_reason is None else update.stop_reason
+        return choice
 
     def _completion(self, choices: list[Choice], usage: ChunkUsage) -> Completion:
         return Completion(

@@ -80,17 +80,18 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     grammar: str | None = None
     json_schema: str | dict[str, Any] | None = None
 
-    echo: UnsupportedFlag = None
+    prompt_logprobs: Annotated[int, _Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], _Meta(min_length=1)] | None = None
+    bad_words: Annotated[list[StopString], _Meta(max_length=256)] | None = None
+    truncate_prompt_tokens: Tokens | None = None
+    """Keep that many of the prompt's last tokens."""
+    return_token_ids: bool | None = None
+
     best_of: Annotated[Any, _neutral("1", "1.0")] = None
     use_beam_search: UnsupportedFlag = None
     length_penalty: Annotated[Any, _neutral("1", "1.0")] = None
-    prompt_logprobs: Unsupported = None
-    truncate_prompt_tokens: Unsupported = None
-    allowed_token_ids: Unsupported = None
-    bad_words: UnsupportedList = None
     logits_processors: UnsupportedList = None
     priority: Annotated[Any, _neutral("0")] = None
-    return_token_ids: UnsupportedFlag = None
     return_tokens_as_token_ids: UnsupportedFlag = None
     spaces_between_special_tokens: Annotated[Any, _neutral("true")] = None
     kv_transfer_params: Unsupported = None
@@ -159,6 +160,8 @@ class ChatRequest(SamplingFields, kw_only=True):
     verbosity: Annotated[Any, _neutral('"medium"')] = None
     store: UnsupportedFlag = None
     moderation: Unsupported = None
+    add_special_tokens: UnsupportedFlag = None
+    echo: UnsupportedFlag = None
     chat_template: Unsupported = None
     documents: UnsupportedList = None
     mm_processor_kwargs: Unsupported = None
@@ -168,6 +171,11 @@ class CompletionRequest(SamplingFields, kw_only=True):
     """Body of POST /v1/completions."""
 
     prompt: str | list[str | int | list[int]]
+    max_tokens: Annotated[int, _Meta(ge=0, le=_INT64)] | None = None
+    echo: bool | None = None
+    """Give the prompt back before the completion; with `logprobs`, those of the prompt too."""
+    add_special_tokens: bool | None = None
+    """Add what the model wants around a text, such as BOS; true if absent."""
     logprobs: Annotated[int, _Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
 

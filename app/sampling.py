@@ -6,19 +6,39 @@ import secrets
 
 from app.errors import bad_request
 from app.protocol import SamplingFields
+from engine.engine import Engine
 from engine.params import SamplingParams
+from engine.tokenizer import Tokenizer
 
 
 def sampling_params(
-    request: SamplingFields, *, max_tokens: int, logprobs: int | None, vocab_size: int
+    request: SamplingFields,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    engine: Engine,
+    constrained: bool,
+    prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """Parameters of one prompt's choices; a seed is drawn where none was given.
+
+    Args:
+        constrained: whether a grammar decides too which tokens are possible.
+        prompt_logprobs: wanted, beside those that the request asks for by that name.
 
     Raises:
         ApiError: 400, naming the field.
     """
+    vocab_size = engine.vocab_size
     _check_ids("logit_bias", request.logit_bias or (), vocab_size)
     _check_ids("stop_token_ids", request.stop_token_ids or (), vocab_size)
+    _check_ids("allowed_token_ids", request.allowed_token_ids or (), vocab_size)
+    for field in ("allowed_token_ids", "bad_words"):
+        if constrained and getattr(request, field):
+            raise bad_request(f"{field} cannot be combined with a constraint or a required tool call.", field)
+    if request.prompt_logprobs is not None and request.stream:
+        raise bad_request("prompt_logprobs are not available in a stream.", "prompt_logprobs")
+    wanted = [count for count in (request.prompt_logprobs, prompt_logprobs) if count is not None]
     min_tokens = request.min_tokens or 0
     if min_tokens > max_tokens:
         raise bad_request(f"min_tokens ({min_tokens}) is above max_tokens ({max_tokens}).", "min_tokens")
@@ -36,12 +56,27 @@ def sampling_params(
         logit_bias=request.logit_bias or {},
         seed=secrets.randbits(63) if request.seed is None else request.seed,
         logprobs=logprobs,
+        prompt_logprobs=max(wanted, default=None),
+        allowed_token_ids=frozenset(request.allowed_token_ids or ()),
+        bad_words=_bad_words(request.bad_words or [], engine.tokenizer),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=frozenset(request.stop_token_ids or ()),
         ignore_eos=request.ignore_eos or False,
         include_stop_str_in_output=request.include_stop_str_in_output or False,
         skip_special_tokens=request.skip_special_tokens is not False,
     )
+
+
+def truncate(prompt: list[int], request: SamplingFields) -> list[int]:
+    """The prompt, of which `truncate_prompt_tokens` keeps only the end."""
+    return prompt if request.truncate_prompt_tokens is None else prompt[-request.truncate_prompt_tokens :]
+
+
+def _bad_words(words: list[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Each word as a text begins with it, and as it follows a space."""
+    spellings = [spelling for word in words for spelling in (word.lstrip(" "), " " + word.lstrip(" "))]
+    encoded = [tokenizer.encode(text, add_special=False, parse_special=False) for text in spellings]
+    return tuple(dict.fromkeys(tuple(ids) for ids in encoded if ids))
 
 
 def _or(value: float | None, default: float) -> float:

@@ -90,7 +90,8 @@ class AppState:
             ApiError: 400; too long, or refused by the chat template.
         """
         messages = plain_messages(request.messages)
-        self._check_length(sum(len(message["content"]) for message in messages), "messages")
+        if request.truncate_prompt_tokens is None:
+            self._check_length(sum(len(message["content"]) for message in messages), "messages")
         try:
             return await self._in_thread(
                 self._template.encode,
@@ -103,14 +104,21 @@ class AppState:
         except TemplateError as error:
             raise from_template(error) from None
 
-    async def encode_text(self, text: str) -> list[int]:
+    async def encode_text(self, text: str, *, add_special: bool, truncated: bool) -> list[int]:
         """The prompt of a plain text, in which special tokens are written as their text.
+
+        Args:
+            add_special: add what the model wants around a text.
+            truncated: the prompt may be longer than the context, for it will be cut.
 
         Raises:
             ApiError: 400; too long.
         """
-        self._check_length(len(text), "prompt")
-        return await self._in_thread(self.engine.tokenizer.encode, text, add_special=True, parse_special=True)
+        if not truncated:
+            self._check_length(len(text), "prompt")
+        return await self._in_thread(
+            self.engine.tokenizer.encode, text, add_special=add_special, parse_special=True
+        )
 
     async def compile(self, wanted: FieldConstraint | None) -> Grammar | None:
         """The grammar of a constraint.

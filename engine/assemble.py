@@ -46,6 +46,11 @@ def assemble(
         if row.stop > row.sequence.known
     ]
     sampling = [(int(last) - 1, row) for row, last in zip(rows, query_starts[1:], strict=True) if row.samples]
+    wanted = [
+        (int(first) + position - row.start, row.sequence, position + 1)
+        for row, first in zip(rows, query_starts[:-1], strict=True)
+        for position in row.sequence.unmeasured(row.start, row.stop)
+    ]
     masked = any(row.sequence.matcher is not None for _, row in sampling)
     return Batch(
         token_ids=token_ids,
@@ -56,8 +61,10 @@ def assemble(
         context_lens=np.array([row.stop for row in rows], np.int32),
         page_table=page_table,
         kv_slots=pages * page_size + positions % page_size,
-        logit_rows=np.array([at for at, _ in sampling], np.int64),
+        logit_rows=np.array([at for at, *_ in (*sampling, *wanted)], np.int64),
         samples=[_sample_row(row, eos_ids) for _, row in sampling],
+        prompt_next=np.array([sequence.tokens[next_] for _, sequence, next_ in wanted], np.int64),
+        prompt_top=[sequence.params.prompt_logprobs or 0 for _, sequence, _ in wanted],
         masks=Future[Masks | None]() if masked else None,
         released=released,
     )

@@ -77,9 +77,13 @@ class Batch:
     kv_slots: Int64
     """[T]"""
     logit_rows: Int64
-    """[S] index into `token_ids` of each sampling row's last token."""
+    """[S + Q] index into `token_ids`: of each sampling row's last token, then of Q tokens of prompts."""
     samples: list[SampleRow]
     """[S]"""
+    prompt_next: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    """[Q] the ids that follow those tokens in their prompts, whose log-probabilities are wanted..."""
+    prompt_top: list[int] = field(default_factory=list)
+    """[Q] ...with those of so many of the likeliest."""
     masks: Future[Masks | None] | None = None
     """Resolved by the engine while the forward pass runs; None when no row has a grammar."""
     released: list[int] = field(default_factory=list)
@@ -94,6 +98,8 @@ class StepOutput:
     """[S]; -1 for a row whose logits hold no usable number (NaN, or everything masked)."""
     logprobs: list[TokenLogprob | None]
     """[S]; None where none was asked for."""
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    """[Q] of `Batch.prompt_next`."""
     forward_s: float = 0.0
     sample_s: float = 0.0
 

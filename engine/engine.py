@@ -53,6 +53,8 @@ class _Step:
     plan: Plan
     batch: Batch
     sampling: list[Row]
+    measuring: list[tuple[Sequence, int]]
+    """Where log-probabilities of prompts are measured, as in `batch.prompt_next`."""
     launched: float
     """`time.monotonic()` seconds."""
     cached_tokens: int
@@ -324,6 +326,11 @@ class Engine:
             plan=plan,
             batch=batch,
             sampling=[row for row in plan.rows.values() if row.samples],
+            measuring=[
+                (row.sequence, position)
+                for row in plan.rows.values()
+                for position in row.sequence.unmeasured(row.start, row.stop)
+            ],
             launched=time.monotonic(),
             cached_tokens=self.stats.prefix_hits - hits,
             output=asyncio.get_running_loop().run_in_executor(self._worker, self._runner.run, batch),
@@ -358,6 +365,9 @@ class Engine:
         self.history.record_step(
             step.plan.rows.values(), cached=step.cached_tokens, launched=step.launched, landed=now
         )
+        measured = iter(output.prompt_logprobs)
+        for sequence, position in step.measuring:
+            sequence.request.measured(position, next(measured))
         for row, token_id, logprob in zip(step.sampling, output.token_ids, output.logprobs, strict=True):
             sequence = row.sequence
             if not sequence.take_sample():

@@ -30,6 +30,25 @@ def logprobs(logits: Tensor, chosen: Tensor, top: int) -> tuple[Tensor, Tensor, 
     return of_chosen, likeliest.indices, likeliest.values - normalizer
 
 
+def describe(
+    measure: Measure, logits: Tensor, token_ids: Sequence[int], num_top: Sequence[int]
+) -> list[TokenLogprob]:
+    """What [S, V] logits say of `token_ids` [S], and of the `num_top` [S] likeliest ids of each row."""
+    if not token_ids:
+        return []
+    chosen = torch.tensor(token_ids, device=logits.device)
+    most = min(max(num_top), logits.shape[-1])
+    of_chosen, likeliest_ids, of_likeliest = measure(logits, chosen, most)
+    values, top_ids = of_chosen.clamp(min=FLOOR).tolist(), likeliest_ids.tolist()
+    top_values = of_likeliest.clamp(min=FLOOR).tolist()
+    return [
+        TokenLogprob(token_id, value, tuple(zip(ids[:count], logprobs[:count], strict=True)))
+        for token_id, value, ids, logprobs, count in zip(
+            token_ids, values, top_ids, top_values, num_top, strict=True
+        )
+    ]
+
+
 class RawLogprobs:
     """Log-softmax of the raw logits of the rows that ask for it.
 
@@ -50,14 +69,9 @@ class RawLogprobs:
         result: list[TokenLogprob | None] = [None] * self._num_rows
         if not self._wanted:
             return result
-        chosen = torch.tensor([max(token_ids[i], 0) for i in self._wanted], device=self._logits.device)
-        most = min(max(self._num_top), self._logits.shape[-1])
-        of_chosen, likeliest_ids, of_likeliest = self._measure(self._logits, chosen, most)
-        chosen_values, top_ids = of_chosen.clamp(min=FLOOR).tolist(), likeliest_ids.tolist()
-        top_values = of_likeliest.clamp(min=FLOOR).tolist()
-        for place, row in enumerate(self._wanted):
+        chosen = [max(token_ids[i], 0) for i in self._wanted]
+        described = describe(self._measure, self._logits, chosen, self._num_top)
+        for row, logprob in zip(self._wanted, described, strict=True):
             if token_ids[row] >= 0:
-                count = self._num_top[place]
-                likeliest = zip(top_ids[place][:count], top_values[place][:count], strict=True)
-                result[row] = TokenLogprob(token_ids[row], chosen_values[place], tuple(likeliest))
+                result[row] = logprob
         return result

@@ -14,6 +14,9 @@ def accept_token(
     A finish reason in the update ends the sequence. `token_id` -1 means that the sampler found nothing
     to choose from.
     """
+    if sequence.params.max_tokens == 0:
+        # The sample is by the way: the prompt had to be run.
+        return Update(index=sequence.index, finish_reason="length")
     if token_id < 0:
         return _failed(sequence, "the model gave no usable probabilities")
     if sequence.matcher is not None and not sequence.matcher.accept(token_id):

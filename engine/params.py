@@ -13,7 +13,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_tokens: int
-    """Most tokens to sample; at least 1."""
+    """Most tokens to sample; 0 only runs the prompt."""
     min_tokens: int = 0
     """End-of-sequence and stop tokens are impossible before this many tokens were sampled."""
     temperature: float = 1.0
@@ -33,6 +33,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Seeds the counter-based noise; callers draw one where the user gave none."""
     logprobs: int | None = None
     """None: none wanted. k: log-probability of the sampled token and of the k likeliest."""
+    prompt_logprobs: int | None = None
+    """As `logprobs`, of every token of the prompt but the first."""
+    allowed_token_ids: frozenset[int] = frozenset()
+    """Nothing else is sampled; empty allows everything."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Sequences of ids that the output never holds."""
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from engine.detokenizer import Detokenizer
 from engine.params import SamplingParams
 from engine.prefix_tree import Node
-from engine.stream import FinishReason, UpdateStream
+from engine.stream import FinishReason, TokenLogprob, UpdateStream
 from engine.timeline import Timeline
 from grammars.base import Grammar, Matcher
 
@@ -107,6 +107,21 @@ class Sequence:
         self.pending = 0
 
     @property
+    def measures_prompt(self) -> bool:
+        """Whether log-probabilities of its prompt are still to come: no position may be skipped then."""
+        return (
+            self.params.prompt_logprobs is not None
+            and self.index == 0
+            and len(self.request.prompt_logprobs) < self.num_prompt - 1
+        )
+
+    def unmeasured(self, start: int, stop: int) -> range:
+        """The positions in [start, stop) that a log-probability of the token after them is wanted at."""
+        if not self.measures_prompt:
+            return range(0)
+        return range(max(start, len(self.request.prompt_logprobs)), min(stop, self.num_prompt - 1))
+
+    @property
     def unscheduled(self) -> int:
         """Tokens that still have to be run before the next one can be sampled."""
         return self.length - self.scheduled
@@ -119,7 +134,7 @@ class Sequence:
     @property
     def remaining(self) -> int:
         """Tokens that may still be sampled."""
-        return self.params.max_tokens - self.num_output
+        return max(0, self.params.max_tokens - self.num_output)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -132,6 +147,13 @@ class Request:
     namespace: str
     stream: UpdateStream
     sequences: list[Sequence] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Where wanted: entry i is of token i + 1 of the prompt. Complete before the first update."""
+
+    def measured(self, position: int, logprob: TokenLogprob) -> None:
+        """Take the log-probability of the token after `position`, unless it is known already."""
+        if position == len(self.prompt_logprobs):
+            self.prompt_logprobs.append(logprob)
 
     @property
     def prompt_tokens(self) -> int:

@@ -16,7 +16,7 @@ class Model(Protocol):
     """A decoder with its KV pages."""
 
     def forward(self, batch: Batch, token_ids: Tensor) -> Tensor:
-        """float32 logits [S, vocab] of the rows that sample; writes the KV of all tokens to pages."""
+        """float32 logits of `batch.logit_rows`, [S + Q, vocab]; writes the KV of all tokens to pages."""
         ...
 
 
@@ -42,11 +42,13 @@ class ModelRunner:
         self._sampled = torch.zeros(len(batch.samples), dtype=torch.int64, device=self._device)
         logits = self._model.forward(batch, token_ids)
         forwarded = time.perf_counter()
-        ids, logprobs = self._sampler.sample(logits, batch)
+        prompt_logprobs = self._sampler.measure_prompt(logits[len(batch.samples) :], batch)
+        ids, logprobs = self._sampler.sample(logits[: len(batch.samples)], batch)
         self._sampled = ids.clamp(min=0)
         return StepOutput(
             token_ids=ids.tolist(),
             logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
             forward_s=forwarded - started,
             sample_s=time.perf_counter() - forwarded,
         )

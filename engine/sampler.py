@@ -8,8 +8,9 @@ from torch import Tensor
 
 from engine.batch import Batch, Masks, SampleRow
 from engine.drawing import draw, uniform
-from engine.logprobs import Measure, RawLogprobs, logprobs
+from engine.logprobs import Measure, RawLogprobs, describe, logprobs
 from engine.penalties import Penalties
+from engine.restrictions import Restrictions
 from engine.stream import TokenLogprob
 
 _IMPOSSIBLE = -float("inf")
@@ -20,7 +21,7 @@ GREEDY_BELOW = 1e-5
 class Sampler:
     """Chooses the next token of each row.
 
-    In order: penalties, logit bias, forbidden ids, grammar mask; then the likeliest token at
+    In order: penalties, logit bias, forbidden ids, restrictions, grammar mask; then the likeliest token at
     temperature 0, else temperature, top-k, top-p, min-p and a draw. To be used by one thread.
     """
 
@@ -29,6 +30,7 @@ class Sampler:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._penalties = Penalties()
+        self._restrictions = Restrictions()
 
     def sample(self, logits: Tensor, batch: Batch) -> tuple[Tensor, list[TokenLogprob | None]]:
         """Sample every row of `batch.samples`; waits for `batch.masks` once nothing else is left.
@@ -43,8 +45,10 @@ class Sampler:
         """
         rows = batch.samples
         self._penalties.release(batch.released)
+        self._restrictions.release(batch.released)
         raw = RawLogprobs(logits, rows, self.measure_logprobs)
         self._adjust(logits, rows)
+        self._restrictions.apply(logits, rows)
         masks = batch.masks.result() if batch.masks is not None else None
         if masks is not None:
             self._mask(logits, masks)
@@ -53,7 +57,12 @@ class Sampler:
         for token_id, row in zip(host_ids, rows, strict=True):
             if row.params.has_penalties:
                 self._penalties.record(row, token_id)
+            self._restrictions.record(row, token_id)
         return ids, raw.of(host_ids)
+
+    def measure_prompt(self, logits: Tensor, batch: Batch) -> list[TokenLogprob]:
+        """Log-probabilities of `batch.prompt_next`, one each, from logits [Q, V] float32."""
+        return describe(self.measure_logprobs, logits, batch.prompt_next.tolist(), batch.prompt_top)
 
     def _adjust(self, logits: Tensor, rows: list[SampleRow]) -> None:
         """Apply (in place) what depends on each row's own parameters and history."""

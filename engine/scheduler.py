@@ -125,7 +125,8 @@ class Scheduler:
     def _schedule(self, sequence: Sequence, plan: Plan) -> None:
         """Plan as many of the sequence's tokens as budget and pages allow."""
         count = min(sequence.unscheduled, plan.budget)
-        if count == 0 or sequence.remaining == 0:
+        # A prompt is run to its end even where nothing may be sampled after it.
+        if count == 0 or (sequence.remaining == 0 and sequence.num_output > 0):
             return
         start, stop = sequence.scheduled, sequence.scheduled + count
         if not self._extend(sequence, self._pool.pages_for(stop), plan):
@@ -199,14 +200,14 @@ class Scheduler:
 
     def _match(self, sequence: Sequence) -> Prefix:
         """The cached prefix; never all of the sequence, since its last token must run to give logits."""
-        if self._tree is None:
+        if self._tree is None or sequence.measures_prompt:
             return Prefix([], None)
         limit = min(sequence.known, sequence.length - 1)
         return self._tree.match(sequence.request.namespace, sequence.tokens[:limit])
 
     def _is_in_flight(self, sequence: Sequence, num_matched: int) -> bool:
         """Whether a running sequence is about to compute the page after the `num_matched` cached ones."""
-        if self._tree is None:
+        if self._tree is None or sequence.measures_prompt:
             return False
         size = self._pool.page_size
         start, stop = num_matched * size, (num_matched + 1) * size

@@ -136,13 +136,22 @@ class FakeRunner:
         masks = batch.masks.result() if batch.masks is not None else None
         self._sampled = [
             self._choose(row, states[int(at)], _allowed(masks, index))
-            for index, (row, at) in enumerate(zip(batch.samples, batch.logit_rows, strict=True))
+            for index, (row, at) in enumerate(zip(batch.samples, batch.logit_rows, strict=False))
         ]
         return StepOutput(
             token_ids=list(self._sampled),
             logprobs=[
                 _logprobs(token_id, row.params.logprobs)
                 for token_id, row in zip(self._sampled, batch.samples, strict=True)
+            ],
+            prompt_logprobs=[
+                TokenLogprob(token_id, -(states[int(at)] % 1000) / 64, ((token_id, -0.25),) if top else ())
+                for at, token_id, top in zip(
+                    batch.logit_rows[len(batch.samples) :],
+                    batch.prompt_next.tolist(),
+                    batch.prompt_top,
+                    strict=True,
+                )
             ],
         )
 

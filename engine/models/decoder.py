@@ -41,7 +41,7 @@ class Decoder:
             token_ids: int64 [T], `batch.token_ids` with pending ids filled in.
 
         Returns:
-            float32 logits [S, vocab] of `batch.logit_rows`.
+            float32 logits [S + Q, vocab] of `batch.logit_rows`.
         """
         rows = self._ops.rows(
             batch.query_starts, batch.context_lens, batch.page_table, batch.kv_slots, self._device

@@ -92,7 +92,7 @@ class NativeDecoder:
             token_ids: int64 [T], `batch.token_ids` with pending ids filled in.
 
         Returns:
-            float32 logits [S, vocab] of `batch.logit_rows`.
+            float32 logits [S + Q, vocab] of `batch.logit_rows`.
 
         Raises:
             NativeStepError: an id or a place is out of range; nothing was computed.

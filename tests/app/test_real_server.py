@@ -10,10 +10,13 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
+import torch
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from transformers import AutoModelForCausalLM
 
 from engine.config import Config
 from engine.load import load_engine
+from engine.models.loader import embedded_model_path
 from tests.app.harness import Served, serving_engine
 from tests.fakes import assert_quiet, collect, generate_request
 
@@ -159,3 +162,54 @@ async def test_completions_from_ids(real: Served, client: openai.AsyncOpenAI) ->
     )
     assert by_text.choices[0].text == by_ids.choices[0].text
     assert "Paris" in by_text.choices[0].text
+
+
+async def test_prompt_logprobs_are_those_of_transformers(real: Served, client: openai.AsyncOpenAI) -> None:
+    """A22, A24: cold, warm and in chunks; and the argmax's value is bit-equal to the highest."""
+    text = "The capital of France is Paris. The capital of Italy is Rome. " * 12
+    ids = real.engine.tokenizer.encode(text, add_special=False, parse_special=False)
+    weights = AutoModelForCausalLM.from_pretrained(
+        str(embedded_model_path().parent), gguf_file=embedded_model_path().name, dtype=torch.float32
+    )
+    with torch.inference_mode():
+        reference = weights(torch.tensor([ids])).logits[0].log_softmax(-1)
+    expected = [float(reference[at, token_id]) for at, token_id in enumerate(ids[1:])]
+    for _ in range(2):
+        answer = await client.completions.create(
+            model=real.state.model_name, prompt=[ids], echo=True, logprobs=1, max_tokens=1, temperature=0
+        )
+        logprobs = answer.choices[0].logprobs
+        assert logprobs is not None
+        assert logprobs.token_logprobs is not None
+        assert logprobs.top_logprobs is not None
+        assert logprobs.token_logprobs[:1] == [None]
+        assert len(logprobs.token_logprobs) == len(ids) + 1
+        assert logprobs.token_logprobs[1:-1] == pytest.approx(expected, abs=2e-3)
+        for at, (value, top) in enumerate(
+            zip(logprobs.token_logprobs[1:-1], logprobs.top_logprobs[1:-1], strict=True)
+        ):
+            if int(reference[at].argmax()) == ids[at + 1]:
+                assert value == max(top.values())
+    measured = await client.completions.create(
+        model=real.state.model_name, prompt=[ids], echo=True, max_tokens=0, logprobs=0
+    )
+    assert measured.choices[0].text == text.removesuffix(" ") + text[-1:]
+
+
+async def test_words_that_are_ruled_out(real: Served, client: openai.AsyncOpenAI) -> None:
+    async def ask_with(**extra: Any) -> str:
+        answer = await client.chat.completions.create(
+            model=real.state.model_name,
+            messages=ask(QUESTION),
+            temperature=0,
+            max_tokens=24,
+            extra_body=extra,
+        )
+        return answer.choices[0].message.content or ""
+
+    assert "Paris" in await ask_with()
+    assert "Paris" not in await ask_with(bad_words=["Paris"])
+    ids = real.engine.tokenizer.encode(" yes no", add_special=False, parse_special=False)
+    words = (await ask_with(allowed_token_ids=ids, min_tokens=5)).split()
+    assert words
+    assert set(words) <= {"yes", "no"}

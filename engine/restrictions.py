@@ -1,0 +1,59 @@
+"""Tokens that a request rules out by itself: all but `allowed_token_ids`, and what would complete one of
+its `bad_words`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from engine.batch import SampleRow
+
+
+class Restrictions:
+    """Applies both to the rows that have them. Lives in the thread that samples."""
+
+    def __init__(self) -> None:
+        self._sampled: dict[int, tuple[int, int]] = {}
+        """By key: position and id of the token sampled last, which the sequence may not know yet."""
+
+    def apply(self, logits: Tensor, rows: Sequence[SampleRow]) -> None:
+        """Set (in place) the logits [S, V] of what is ruled out to minus infinity."""
+        for row_logits, row in zip(logits, rows, strict=True):
+            if row.params.allowed_token_ids:
+                allowed = torch.tensor(sorted(row.params.allowed_token_ids), device=logits.device)
+                kept = row_logits[allowed]
+                row_logits.fill_(-torch.inf)
+                row_logits[allowed] = kept
+            if completing := self._completing(row):
+                row_logits[torch.tensor(completing, device=logits.device)] = -torch.inf
+
+    def record(self, row: SampleRow, token_id: int) -> None:
+        """Note what was sampled for a row."""
+        if row.params.bad_words:
+            self._sampled[row.key] = (row.position, token_id)
+
+    def release(self, keys: Iterable[int]) -> None:
+        """Forget sequences that will not sample again."""
+        for key in keys:
+            self._sampled.pop(key, None)
+
+    def _completing(self, row: SampleRow) -> list[int]:
+        """The last ids of the row's bad words whose other ids its output ends with."""
+        words = row.params.bad_words
+        if not words:
+            return []
+        tail = self._tail(row, max(map(len, words)) - 1)
+        return [word[-1] for word in words if len(word) == 1 or tail[1 - len(word) :] == word[:-1]]
+
+    def _tail(self, row: SampleRow, length: int) -> tuple[int, ...]:
+        """The last tokens of the output, at most `length`, before the one to be sampled."""
+        known = min(row.num_known, row.position)
+        tail = tuple(row.tokens[max(row.num_prompt, row.position - length) : known]) if length else ()
+        if known == row.position or not length:
+            return tail
+        position, token_id = self._sampled.get(row.key, (-1, -1))
+        if position != known or position + 1 != row.position:
+            raise RuntimeError(f"row {row.key}: the token before position {row.position} is not known")
+        return (*tail, token_id)
