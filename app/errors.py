@@ -62,7 +62,7 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 def unavailable(message: str, *, retry_after_s: float) -> ApiError:
     """503: this server takes no new request."""
     return ApiError(
-        503, message, type="server_error", code="service_unavailable", headers=_retry_after(retry_after_s)
+        503, message, type="server_error", code="service_unavailable", headers=retry_after(retry_after_s)
     )
 
 
@@ -82,7 +82,7 @@ def from_engine(error: InvalidRequestError | QueueFullError | EngineStoppedError
                 str(error),
                 type="rate_limit_error",
                 code="queue_full",
-                headers=_retry_after(error.retry_after_s),
+                headers=retry_after(error.retry_after_s),
             )
         case EngineStoppedError():
             return unavailable("The server is shutting down.", retry_after_s=1)
@@ -100,5 +100,6 @@ def from_template(error: TemplateError) -> ApiError:
     return bad_request(f"The chat template refused the messages: {error}", "messages")
 
 
-def _retry_after(seconds: float) -> dict[str, str]:
+def retry_after(seconds: float) -> dict[str, str]:
+    """The header that says when to come again."""
     return {"Retry-After": str(min(max(math.ceil(seconds), 1), MAX_RETRY_AFTER_S))}

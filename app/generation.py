@@ -9,6 +9,7 @@ from typing import Self
 
 import msgspec
 
+from app.caller import current_caller
 from app.errors import from_engine, server_error, unavailable
 from engine.engine import Engine
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
@@ -48,9 +49,10 @@ class Generation:
         self._engine = engine
         self._choices = prompts[0].choices
         self._requests: list[Request] = []
+        own = current_caller.get().own
         for index, prompt in enumerate(prompts):
             try:
-                self._requests.append(engine.submit(prompt, request_id=f"{request_id}-{index}"))
+                self._requests.append(engine.submit(own(prompt), request_id=f"{request_id}-{index}"))
             except (InvalidRequestError, QueueFullError, EngineStoppedError) as error:
                 self.abort()
                 if isinstance(error, InvalidRequestError) and error.param == "prompt":

@@ -39,7 +39,8 @@ def run(config: Config) -> int:
         engine = load_engine(config, progress)
     with _one_line_errors(config):
         app = create_app(engine, config, tracing)
-        uvloop.run(serve(app, config, lambda url: _tell(url, engine.model_name)))
+        needs_key = bool(config.api_key) or config.api_key_file is not None
+        uvloop.run(serve(app, config, lambda url: _tell(url, engine.model_name, needs_key=needs_key)))
     if tracing is not None:
         tracing.shutdown()
     return 0
@@ -87,8 +88,11 @@ def _set_up_logging(config: Config) -> None:
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
-def _tell(url: str, model: str) -> None:
+def _tell(url: str, model: str, *, needs_key: bool) -> None:
     body = {"model": model, "messages": [{"role": "user", "content": "Tell me a joke about radishes."}]}
     quoted = shlex.quote(msgspec.json.encode(body).decode())
     print(f"Serving {model} on {url}\nTry it:\n")
-    print(f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d {quoted}\n", flush=True)
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if needs_key else ""
+    print(
+        f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d {quoted}\n", flush=True
+    )

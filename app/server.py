@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -21,6 +22,8 @@ from app.chat import create_chat_completion
 from app.completions import create_completion
 from app.endpoint import GenerateEndpoint
 from app.errors import ApiError
+from app.gate import KeyGate
+from app.keys import KeyRing
 from app.live import Live, LiveFeed, LiveSnapshot
 from app.middleware import RequestContext
 from app.models_api import get_model, list_models
@@ -43,6 +46,9 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
 
     Args:
         tracing: takes a trace of every generating request; needs the extra `traces`.
+
+    Raises:
+        ConfigError: the configured API keys cannot be read.
     """
 
     @asynccontextmanager
@@ -65,13 +71,22 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
             Route("/metrics", metrics),
             *_looking_routes(engine, config),
         ],
-        middleware=[Middleware(RequestContext), *_tracing_middleware(tracing)],
+        middleware=[Middleware(RequestContext), *_key_gate(config), *_tracing_middleware(tracing)],
         exception_handlers={ApiError: _api_error, HTTPException: _http_error},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
     app.state.radish = AppState(engine, config)
     return app
+
+
+def _key_gate(config: Config) -> list[Middleware]:
+    if not config.api_key and config.api_key_file is None:
+        return []
+    keys = KeyRing(config.api_key or (), Path(config.api_key_file) if config.api_key_file else None)
+    return [
+        Middleware(KeyGate, keys=keys, open_metrics=config.open_metrics, share_prefixes=config.share_prefixes)
+    ]
 
 
 def _tracing_middleware(provider: TracerProvider | None) -> list[Middleware]:

@@ -82,6 +82,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float,
         _Meta(ge=0, description="Time running streams get to finish after SIGTERM.", extra={"unit": "s"}),
     ] = 30.0
+    api_key: Annotated[
+        tuple[str, ...] | None,
+        _Meta(description="Keys that clients have to send one of; other users of this machine may see them."),
+    ] = None
+    api_key_file: Annotated[
+        str | None,
+        _Meta(description="File of such keys, one a line, with limits; read again when it changes."),
+    ] = None
+    open_metrics: Annotated[bool, _Meta(description="Answer /metrics without a key.")] = False
+    share_prefixes: Annotated[
+        bool, _Meta(description="Share cached prefixes between keys: who knows a text can time it.")
+    ] = False
     show_prompts: Annotated[
         bool,
         _Meta(description="Show how cached prompts begin to whoever opens the live page."),

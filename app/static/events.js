@@ -1,5 +1,7 @@
 // Server-sent events over fetch: EventSource can neither POST nor send headers.
 
+import { $ } from "./dom.js";
+
 /** An answer that is not a success; `message` is the server's own. */
 export class ServerError extends Error {
   constructor(status, message) {
@@ -8,9 +10,37 @@ export class ServerError extends Error {
   }
 }
 
-/** fetch that throws a ServerError for every status but success. */
+const KEY = "key";
+
+function withKey(options) {
+  const key = sessionStorage.getItem(KEY);
+  return key ? { ...options, headers: { ...options.headers, Authorization: `Bearer ${key}` } } : options;
+}
+
+let asking;
+
+/** Ask the person for a key, once for all requests that wait for it; it is forgotten with the tab. */
+function newKey() {
+  asking ??= new Promise((resolve) => {
+    const dialog = $("key-dialog");
+    dialog.addEventListener("close", () => {
+      sessionStorage.setItem(KEY, $("key").value.trim());
+      $("key").value = "";
+      asking = undefined;
+      resolve();
+    }, { once: true });
+    dialog.showModal();
+  });
+  return asking;
+}
+
+/** fetch that asks for a key where the server wants one, and throws a ServerError for every status but success. */
 export async function request(path, options = {}) {
-  const response = await fetch(path, options);
+  let response = await fetch(path, withKey(options));
+  while (response.status === 401) {
+    await newKey();
+    response = await fetch(path, withKey(options));
+  }
   if (response.ok) return response;
   let message = `${response.status} ${response.statusText}`;
   try {
