@@ -102,4 +102,5 @@ def from_template(error: TemplateError) -> ApiError:
 
 def retry_after(seconds: float) -> dict[str, str]:
     """The header that says when to come again."""
-    return {"Retry-After": str(min(max(math.ceil(seconds), 1), MAX_RETRY_AFTER_S))}
+    seconds = min(max(seconds, 0.001), MAX_RETRY_AFTER_S)
+    return {"Retry-After": str(math.ceil(seconds)), "retry-after-ms": str(math.ceil(seconds * 1000))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,8 +20,9 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class RequestContext:
-    """Gives every response an `x-request-id`, the client's own if it sent a reasonable one, and turns an
-    unexpected exception into a logged 500 in the API's error shape. Logs every API request when it is over.
+    """Gives every response an `x-request-id`, the client's own if it sent a reasonable one, and the
+    milliseconds that passed until its headers were sent. Turns an unexpected exception into a logged 500
+    in the API's error shape. Logs every API request when it is over.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -40,7 +42,9 @@ class RequestContext:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 info.status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                headers["openai-processing-ms"] = str(round((time.monotonic() - info.started) * 1000))
             await send(message)
 
         try:

@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.json_endpoint import json_response
 from app.state import AppState
 
 
@@ -26,13 +27,13 @@ class ModelList(msgspec.Struct, kw_only=True):
 
 
 async def list_models(request: Request) -> Response:
-    return _json(ModelList(data=[_model(request.app.state.radish)]))
+    return json_response(ModelList(data=[_model(request.app.state.radish)]))
 
 
 async def get_model(request: Request) -> Response:
     state: AppState = request.app.state.radish
     state.check_model(request.path_params["model"])
-    return _json(_model(state))
+    return json_response(_model(state))
 
 
 def _model(state: AppState) -> Model:
@@ -42,7 +43,3 @@ def _model(state: AppState) -> Model:
         root=state.engine.model_name,
         max_model_len=state.engine.max_context,
     )
-
-
-def _json(body: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")

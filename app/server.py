@@ -14,6 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -23,6 +24,7 @@ from app.completions import create_completion
 from app.endpoint import GenerateEndpoint
 from app.errors import ApiError
 from app.gate import KeyGate
+from app.json_endpoint import JsonEndpoint
 from app.keys import KeyRing
 from app.live import Live, LiveFeed, LiveSnapshot
 from app.middleware import RequestContext
@@ -30,6 +32,7 @@ from app.models_api import get_model, list_models
 from app.operations import health, metrics, ready
 from app.page import page_routes
 from app.state import AppState
+from app.tokens_api import detokenize, show_version, tokenize, tokenizer_info
 from engine.config import Config
 from engine.engine import Engine
 
@@ -66,12 +69,21 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
             Route("/v1/completions", GenerateEndpoint(create_completion), methods=["POST"]),
             Route("/v1/models", list_models),
             Route("/v1/models/{model:path}", get_model),
+            Route("/tokenize", JsonEndpoint(tokenize), methods=["POST"]),
+            Route("/detokenize", JsonEndpoint(detokenize), methods=["POST"]),
+            Route("/tokenizer_info", tokenizer_info),
+            Route("/version", show_version),
             Route("/health", health),
             Route("/ready", ready),
             Route("/metrics", metrics),
             *_looking_routes(engine, config),
         ],
-        middleware=[Middleware(RequestContext), *_key_gate(config), *_tracing_middleware(tracing)],
+        middleware=[
+            *_cors_middleware(config),
+            Middleware(RequestContext),
+            *_key_gate(config),
+            *_tracing_middleware(tracing),
+        ],
         exception_handlers={ApiError: _api_error, HTTPException: _http_error},
         lifespan=lifespan,
     )
@@ -86,6 +98,20 @@ def _key_gate(config: Config) -> list[Middleware]:
     keys = KeyRing(config.api_key or (), Path(config.api_key_file) if config.api_key_file else None)
     return [
         Middleware(KeyGate, keys=keys, open_metrics=config.open_metrics, share_prefixes=config.share_prefixes)
+    ]
+
+
+def _cors_middleware(config: Config) -> list[Middleware]:
+    if config.cors_origins is None:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=[origin.strip() for origin in config.cors_origins.split(",")],
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "openai-processing-ms", "retry-after", "retry-after-ms"],
+        )
     ]
 
 

@@ -94,6 +94,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     share_prefixes: Annotated[
         bool, _Meta(description="Share cached prefixes between keys: who knows a text can time it.")
     ] = False
+    cors_origins: Annotated[
+        str | None,
+        _Meta(description="Origins whose pages may ask this server, separated by commas; * for all."),
+    ] = None
     show_prompts: Annotated[
         bool,
         _Meta(description="Show how cached prompts begin to whoever opens the live page."),
