@@ -51,6 +51,25 @@ class Matcher(Protocol):
         """Advance by one token; False, with the state unchanged, when it is not allowed."""
         ...
 
+    def accept_within(self, token_id: int, budget: int) -> int | None:
+        """Advance so that the text can still be whole after at most `budget` more tokens.
+
+        That is by `token_id`, or else by the first token of `shortest_close`; where that is empty, by an
+        end-of-sequence token. Where the text could be whole within `budget + 1` before, it can be within
+        `budget` after; so output that starts with enough tokens for `Grammar.min_tokens` ends whole.
+
+        Returns:
+            The token taken; None, with the state unchanged, when `token_id` is not allowed.
+        """
+        ...
+
+    def shortest_close(self) -> list[int] | None:
+        """The fewest tokens known that make the text whole, without an end-of-sequence token.
+
+        None where the grammar is of a kind that cannot tell.
+        """
+        ...
+
     def rollback(self, count: int) -> None:
         """Undo the last `count` accepted tokens."""
         ...
@@ -85,6 +104,11 @@ class Grammar(Protocol):
     @property
     def nbytes(self) -> int:
         """Memory it holds, estimated (bytes)."""
+        ...
+
+    @property
+    def min_tokens(self) -> int | None:
+        """The fewest tokens known of a whole sentence, its end not counted; None where that is not known."""
         ...
 
     def matcher(self) -> Matcher:

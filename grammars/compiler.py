@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import msgspec
 from grammars.base import Grammar, GrammarError
 from grammars.cache import GrammarCache, Outcome
 from grammars.llg import LlgGrammar
+from grammars.lower import Lowered
 from grammars.pool import WorkerPool
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
@@ -76,7 +78,8 @@ class Compiler:
         outcome: Outcome
         try:
             checked = self._workers.check(constraint, self._timeout_s)
-            outcome = LlgGrammar(self._vocabulary, checked.source, heavy=checked.heavy)
+            lowered = Lowered(checked.source, pickle.loads(checked.sentences))
+            outcome = LlgGrammar(self._vocabulary, lowered, heavy=checked.heavy)
         except GrammarError as error:
             outcome = error
         with self._lock:

@@ -9,17 +9,31 @@ and fed its tokens again.
 from __future__ import annotations
 
 import threading
-from typing import Self
+from functools import cached_property
+from typing import Any, Self
 
 from llguidance import LLMatcher, LLParserLimits
 
 from grammars.base import GrammarError, MaskRow
+from grammars.lower import Lowered
+from grammars.regular.ast import Regex
+from grammars.schema.tables import Tables
+from grammars.tracking import (
+    JsonTracker,
+    NoCloseError,
+    OffGrammarError,
+    RegexTracker,
+    RepeatedError,
+    Tracker,
+)
 from grammars.vocab import Vocabulary
 
 _FUEL_FACTOR = 5
 _STATES = 100_000
 _BASE_BYTES = 1 << 20
 _BYTES_PER_CHAR = 400
+_FAR = 1 << 12
+"""With this many tokens left, an end that is not found is no reason to steer."""
 
 
 def limits(*, heavy: bool) -> LLParserLimits:
@@ -43,7 +57,7 @@ class LlgGrammar:
 
     Args:
         vocabulary: of the model.
-        source: the grammar, in llguidance's own format.
+        lowered: the grammar, in llguidance's own format, and what is known of its sentences.
         heavy: it needs more lexer fuel than usual; its matchers share nothing, so that one that
             runs out does not take others along.
 
@@ -51,16 +65,22 @@ class LlgGrammar:
         GrammarError: the engine refuses it.
     """
 
-    def __init__(self, vocabulary: Vocabulary, source: str, *, heavy: bool = False) -> None:
+    def __init__(self, vocabulary: Vocabulary, lowered: Lowered, *, heavy: bool = False) -> None:
         self.vocabulary = vocabulary
         self.heavy = heavy
-        self._source = source
+        self.tracker = _tracker(lowered.sentences, vocabulary)
+        self._source = lowered.source
         self._lock = threading.Lock()
         self._template = self._build(heavy=heavy)
 
     @property
     def nbytes(self) -> int:
         return _BASE_BYTES + _BYTES_PER_CHAR * len(self._source)
+
+    @cached_property
+    def min_tokens(self) -> int | None:
+        close = self.matcher().shortest_close()
+        return None if close is None else len(close)
 
     def matcher(self) -> LlgMatcher:
         return LlgMatcher(self, self._copy())
@@ -92,13 +112,22 @@ class LlgGrammar:
         return matcher
 
 
+def _tracker(sentences: Tables | Regex | None, vocabulary: Vocabulary) -> Tracker[Any] | None:
+    if sentences is None:
+        return None
+    return JsonTracker(sentences, vocabulary) if isinstance(sentences, Tables) else RegexTracker(sentences)
+
+
 class LlgMatcher:
     """One sequence's place in a grammar; see `grammars.base.Matcher`."""
 
-    def __init__(self, grammar: LlgGrammar, matcher: LLMatcher, tokens: list[int] | None = None) -> None:
+    def __init__(self, grammar: LlgGrammar, matcher: LLMatcher) -> None:
         self._grammar = grammar
+        self._tracker = grammar.tracker
         self._matcher = matcher
-        self._tokens = tokens if tokens is not None else []
+        self._tokens: list[int] = []
+        # One point more than tokens: the first is the start.
+        self._points: list[Any] = [grammar.tracker.start] if grammar.tracker else []
         self._terminated = False
 
     @property
@@ -125,6 +154,8 @@ class LlgMatcher:
             if self._matcher.is_error():
                 self._recover()
                 self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            if self._tracker is not None:
+                self._tracker.forbid(row, self._points[-1])
         complete = self.is_complete
         for eos in self._grammar.vocabulary.eos_ids:
             bit = 1 << (eos & 31)
@@ -141,14 +172,32 @@ class LlgMatcher:
         forced = self._matcher.compute_ff_tokens()
         if forced and forced[0] != token_id:
             return False
-        if self._matcher.try_consume_tokens([token_id]) != 1:
-            if not self._matcher.is_error():
-                return False
-            self._recover()
-            if self._matcher.try_consume_tokens([token_id]) != 1:
-                return False
-        self._tokens.append(token_id)
-        return True
+        return self._consume(token_id)
+
+    def accept_within(self, token_id: int, budget: int) -> int | None:
+        if self._tracker is None or self._terminated:
+            return token_id if self.accept(token_id) else None
+        if not self.accept(token_id):
+            return None
+        if token_id in self._grammar.vocabulary.eos_ids or self._ends_within(budget):
+            return token_id
+        self.rollback(1)
+        close = self.shortest_close()
+        if close is None:
+            return token_id if self.accept(token_id) else None
+        instead = close[0] if close else min(self._grammar.vocabulary.eos_ids)
+        return instead if self.accept(instead) else None
+
+    def shortest_close(self) -> list[int] | None:
+        if self._tracker is None:
+            return None
+        if self._terminated:
+            return []
+        try:
+            text = self._tracker.close(self._points[-1])
+        except NoCloseError:
+            return None
+        return self._tokenize(text)
 
     def rollback(self, count: int) -> None:
         if not 0 <= count <= self.num_tokens:
@@ -158,16 +207,66 @@ class LlgMatcher:
             count -= 1
         if count:
             del self._tokens[-count:]
+            del self._points[-count:]
             if not self._matcher.rollback(count):
                 self._recover()
 
     def fork(self) -> Self:
-        copy = type(self)(self._grammar, self._matcher.deep_copy(), self._tokens.copy())
+        copy = type(self)(self._grammar, self._matcher.deep_copy())
+        copy._tokens = self._tokens.copy()
+        copy._points = self._points.copy()
         copy._terminated = self._terminated
         return copy
 
     def forced_tokens(self) -> list[int]:
         return [] if self._terminated else self._matcher.compute_ff_tokens()
+
+    def _consume(self, token_id: int) -> bool:
+        """Advance engine and tracker by a token, both or neither."""
+        if self._tracker is not None:
+            texts = self._grammar.vocabulary.token_bytes
+            if token_id >= len(texts) or not texts[token_id]:
+                return False
+            try:
+                point = self._tracker.advance(self._points[-1], texts[token_id])
+            except (RepeatedError, OffGrammarError):
+                return False
+        if self._matcher.try_consume_tokens([token_id]) != 1:
+            if not self._matcher.is_error():
+                return False
+            self._recover()
+            if self._matcher.try_consume_tokens([token_id]) != 1:
+                return False
+        self._tokens.append(token_id)
+        if self._tracker is not None:
+            self._points.append(point)
+        return True
+
+    def _ends_within(self, budget: int) -> bool:
+        """Whether the text can be whole after `budget` more tokens."""
+        assert self._tracker is not None
+        point = self._points[-1]
+        # A token is at least a byte long.
+        if self._tracker.size(point) <= budget:
+            return True
+        close = self.shortest_close()
+        return budget >= _FAR if close is None else len(close) <= budget
+
+    def _tokenize(self, text: bytes) -> list[int] | None:
+        """Tokens for `text` that the engine accepts one after the other, forced ones included."""
+        matcher = self._matcher.deep_copy()
+        spellings, token_bytes = self._grammar.vocabulary.spellings, self._grammar.vocabulary.token_bytes
+        tokens = []
+        while text:
+            forced = matcher.compute_ff_tokens()
+            token_id = forced[0] if forced else spellings.longest(text)
+            if token_id is None or not text.startswith(token_bytes[token_id]):
+                return None
+            if matcher.try_consume_tokens([token_id]) != 1:
+                return None
+            tokens.append(token_id)
+            text = text[len(token_bytes[token_id]) :]
+        return tokens
 
     def _recover(self) -> None:
         self._matcher = self._grammar.rebuild(self._tokens)

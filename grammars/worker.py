@@ -7,6 +7,7 @@ whatever it does to this process, the server stays up.
 
 from __future__ import annotations
 
+import pickle
 import random
 import resource
 import sys
@@ -36,9 +37,13 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Checked(msgspec.Struct, frozen=True, tag=True):
-    """A grammar that compiled, had a first mask and survived a random walk."""
+    """A grammar that compiled, had a first mask and survived a random walk.
+
+    `sentences` is pickled, by this process for the one that started it.
+    """
 
     source: str
+    sentences: bytes
     heavy: bool
 
 
@@ -56,12 +61,12 @@ def check(constraint: Constraint, vocabulary: Vocabulary) -> Checked:
     Raises:
         GrammarError: it cannot be enforced, or needs more room than a grammar gets.
     """
-    source = lower(constraint)
+    lowered = lower(constraint)
     error = ""
     for heavy in (False, True):
-        error = _walk(source, vocabulary, heavy=heavy)
+        error = _walk(lowered.source, vocabulary, heavy=heavy)
         if not error:
-            return Checked(source, heavy)
+            return Checked(lowered.source, pickle.dumps(lowered.sentences), heavy)
     raise GrammarError(error)
 
 

@@ -289,3 +289,8 @@ def repeat(inner: Regex, low: int, high: int | None) -> Regex:
 def length(low: int, high: int | None) -> Regex:
     """Every text of between `low` and `high` characters."""
     return repeat(ANY_CHAR, low, high)
+
+
+def is_free(regex: Regex) -> bool:
+    """Whether a language only bounds the length of its texts."""
+    return isinstance(regex, Repeat) and regex.inner == ANY_CHAR

@@ -10,17 +10,20 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 
 from grammars.regular.ast import (
+    ANY_CHAR,
     EMPTY,
-    MAX_CODE_POINT,
     NOTHING,
     Alt,
     And,
     Chars,
     Concat,
     Not,
+    Range,
     Regex,
     Repeat,
     alt,
@@ -31,6 +34,7 @@ from grammars.regular.ast import (
 )
 
 MAX_STATES = 4000
+_MAX_PROLIFIC_STATES = 200
 
 
 class TooManyStatesError(Exception):
@@ -76,31 +80,45 @@ def matches(regex: Regex, text: str) -> bool:
     return derive_text(regex, text).nullable
 
 
-def _cuts(regex: Regex, cuts: set[int]) -> None:
-    """Collect the code points at which the derivative of `regex` may change."""
+def _first_sets(regex: Regex, sets: dict[Chars, None]) -> None:
+    """Collect the sets of characters on which the derivative of `regex` depends."""
     match regex:
-        case Chars(ranges=ranges):
-            for low, high in ranges:
-                cuts.add(low)
-                cuts.add(high + 1)
+        case Chars():
+            sets[regex] = None
         case Concat(parts=parts):
             for part in parts:
-                _cuts(part, cuts)
+                _first_sets(part, sets)
                 if not part.nullable:
                     break
         case Alt(parts=parts) | And(parts=parts):
             for part in parts:
-                _cuts(part, cuts)
+                _first_sets(part, sets)
         case Not(inner=inner) | Repeat(inner=inner):
-            _cuts(inner, cuts)
+            _first_sets(inner, sets)
 
 
-def classes(regex: Regex) -> list[tuple[int, int]]:
-    """Ranges of code points that together cover all; within one, every derivative is the same."""
-    cuts = {0, 0xD800, 0xE000, MAX_CODE_POINT + 1}
-    _cuts(regex, cuts)
-    ordered = sorted(cuts)
-    return [(a, b - 1) for a, b in itertools.pairwise(ordered) if a != 0xD800]
+def classes(regex: Regex) -> tuple[tuple[Range, ...], ...]:
+    """Sets of code points that together cover all; within one, every derivative is the same."""
+    sets: dict[Chars, None] = {ANY_CHAR: None}
+    _first_sets(regex, sets)
+    return _partition(tuple(sets))
+
+
+@lru_cache(maxsize=1024)
+def _partition(sets: tuple[Chars, ...]) -> tuple[tuple[Range, ...], ...]:
+    """The characters by which of the sets they are in."""
+    events: dict[int, int] = defaultdict(int)
+    for index, chars in enumerate(sets):
+        for low, high in chars.ranges:
+            events[low] ^= 1 << index
+            events[high + 1] ^= 1 << index
+    groups: dict[int, list[Range]] = defaultdict(list)
+    inside = 0
+    for start, end in itertools.pairwise(sorted(events)):
+        inside ^= events[start]
+        if inside & 1:  # the first set is that of all characters
+            groups[inside].append((start, end - 1))
+    return tuple(map(tuple, groups.values()))
 
 
 def pick(low: int, high: int) -> int:
@@ -112,6 +130,7 @@ def pick(low: int, high: int) -> int:
     return plain[0] if plain else max(low, min(high, 0x20))
 
 
+@lru_cache(maxsize=4096)
 def shortest(regex: Regex) -> str | None:
     """A shortest text of the language; None when there is none.
 
@@ -133,12 +152,12 @@ def shortest(regex: Regex) -> str | None:
             word = text + _shortest_pure(state)
             heapq.heappush(heap, (len(word), next(order), word, None))
             continue
-        for low, high in classes(state):
-            after = derive(state, low)
+        for ranges in classes(state):
+            after = derive(state, ranges[0][0])
             if after not in seen:
                 seen.add(after)
                 bound = len(text) + 1 + after.floor
-                heapq.heappush(heap, (bound, next(order), text + chr(pick(low, high)), after))
+                heapq.heappush(heap, (bound, next(order), text + _plainest(ranges), after))
         if len(seen) > MAX_STATES:
             raise TooManyStatesError
     return None
@@ -150,7 +169,7 @@ def _shortest_pure(regex: Regex) -> str:
         return ""
     match regex:
         case Chars(ranges=ranges):
-            return min((chr(pick(low, high)) for low, high in ranges), key=_written)
+            return _plainest(ranges)
         case Concat(parts=parts):
             return "".join(map(_shortest_pure, parts))
         case Alt(parts=parts):
@@ -158,6 +177,10 @@ def _shortest_pure(regex: Regex) -> str:
         case Repeat(inner=inner, low=low):
             return _shortest_pure(inner) * low
     raise TypeError(regex)
+
+
+def _plainest(ranges: tuple[Range, ...]) -> str:
+    return min((chr(pick(low, high)) for low, high in ranges[:64]), key=_written)
 
 
 def _written(text: str) -> tuple[int, int]:
@@ -195,10 +218,74 @@ def _enumerate(
         yield None
     if regex.nullable:
         yield text
-    for low, high in classes(regex):
-        after = derive(regex, low)
+    for ranges in classes(regex):
+        after = derive(regex, ranges[0][0])
         if after not in live:
             live[after] = not is_empty(after)
         if live[after]:
-            for code_point in range(low, high + 1):
+            for code_point in itertools.chain.from_iterable(range(low, high + 1) for low, high in ranges):
                 yield from _enumerate(after, text + chr(code_point), path | {regex}, live)
+
+
+@lru_cache(maxsize=1024)
+def is_prolific(regex: Regex) -> bool:
+    """Whether every beginning of a text of the language can go on in infinitely many ways.
+
+    False also where that is not found out within some states.
+    """
+    if _loops_at_end(regex):
+        return True
+    after: dict[Regex, set[Regex]] = {}
+    pending = [regex]
+    while pending:
+        state = pending.pop()
+        if state in after:
+            continue
+        if len(after) == _MAX_PROLIFIC_STATES:
+            return False
+        nexts = {derive(state, ranges[0][0]) for ranges in classes(state)}
+        after[state] = {n for n in nexts if n != NOTHING and not is_empty(n)}
+        pending.extend(after[state])
+    # What leads nowhere, or only to what does, has an end to its texts.
+    return not _ends(after)
+
+
+def _loops_at_end(regex: Regex) -> bool:
+    """Whether a language is prolific, as far as its expression shows it."""
+    match regex:
+        case Repeat(high=high):
+            return high is None
+        case Concat(parts=parts):
+            return bool(parts) and _loops_at_end(parts[-1])
+        case Alt(parts=parts):
+            return bool(parts) and all(map(_loops_at_end, parts))
+        case And(parts=parts):
+            # Texts taken out one by one do not make an end.
+            rest = [part for part in parts if not (isinstance(part, Not) and _is_bounded(part.inner))]
+            return not rest or (len(rest) == 1 and _loops_at_end(rest[0]))
+        case Not(inner=inner):
+            return _is_bounded(inner)
+    return False
+
+
+def _is_bounded(regex: Regex) -> bool:
+    """Whether a language has finitely many texts, as far as its expression shows it."""
+    match regex:
+        case Chars():
+            return True
+        case Concat(parts=parts) | Alt(parts=parts):
+            return all(map(_is_bounded, parts))
+        case Repeat(inner=inner, high=high):
+            return high is not None and _is_bounded(inner)
+    return False
+
+
+def _ends(after: dict[Regex, set[Regex]]) -> set[Regex]:
+    """The states of an automaton from which every path ends."""
+    ended: set[Regex] = set()
+    grown = True
+    while grown:
+        found = {state for state, nexts in after.items() if nexts <= ended} - ended
+        grown = bool(found)
+        ended |= found
+    return ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -13,27 +14,30 @@ from grammars.schema.shapes import Element, Rule, Sequence, State, Tail
 
 MAX_STATES = 5000
 MAX_LISTED = 60
+MAX_COUNTED = 4096
 MAX_SUBSETS_OF = 6
 
 MakeRule = Callable[[Formula], Rule]
+IsPlain = Callable[[Formula], bool]
 ListValues = Callable[[Formula, int], list[tuple[Any, Formula]] | None]
 
 
-def build_arrays(arrays: Arrays, rule: MakeRule, values: ListValues) -> Iterator[Sequence]:
+def build_arrays(arrays: Arrays, rule: MakeRule, values: ListValues, is_plain: IsPlain) -> Iterator[Sequence]:
     """Automata whose union is the set.
 
     Args:
         arrays: the set.
         rule: gives the rule of an item.
         values: lists the values of a formula, each with a formula for it alone, if they are few.
+        is_plain: whether all values of a formula are without parts.
 
     Raises:
-        UnenforceableError: uniqueItems over values that cannot be listed, or too many states.
+        UnenforceableError: uniqueItems over values that cannot be compared, or too many states.
     """
     for case in arrays.settled():
         unique = case.unique and (case.high is None or case.high > 1)
         if unique:
-            yield _unique(case, rule, values)
+            yield _unique(case, rule, values, is_plain)
         elif case.contains:
             yield _Counting(case, rule).build()
         else:
@@ -128,20 +132,30 @@ class _Counting:
         return tuple(count + hit for count, hit in zip(counts, hits, strict=True))
 
 
-def _unique(arrays: Arrays, rule: MakeRule, values: ListValues) -> Sequence:
-    """Arrays without two equal items, over values that can be listed."""
-    if arrays.contains:
-        raise UnenforceableError("cannot be combined with contains", "uniqueItems")
+def _unique(arrays: Arrays, rule: MakeRule, values: ListValues, is_plain: IsPlain) -> Sequence:
+    """Arrays without two equal items: by automaton where few values can come, else by comparing texts."""
     count = _prefix_length(arrays)
-    places = [values(arrays.item(index), MAX_LISTED) for index in range(count + 1)]
+    formulas = [arrays.item(index) for index in range(count + 1)]
+    places = [values(formula, MAX_LISTED) for formula in formulas]
     listed = [place for place in places if place is not None]
-    if len(listed) < len(places):
-        raise UnenforceableError("its items are not among a few listed values", "uniqueItems")
-    if count == 0 and len(listed[0]) > MAX_SUBSETS_OF:
-        elements = [Element(None, rule(formula)) for _, formula in listed[0]]
-        start = State(first=True, tail=Tail(elements, arrays.low, arrays.high, unique=True))
-        return Sequence(False, start, [start])
-    return _Distinct(arrays, rule, listed).build()
+    if len(listed) == len(places) and not arrays.contains:
+        if count == 0 and len(listed[0]) > MAX_SUBSETS_OF:
+            elements = [Element(None, rule(formula)) for _, formula in listed[0]]
+            start = State(first=True, tail=Tail(elements, arrays.low, arrays.high, unique=True))
+            return Sequence(False, start, [start])
+        return _Distinct(arrays, rule, listed).build()
+    if not all(map(is_plain, formulas)):
+        raise UnenforceableError("only items without parts can be compared", "uniqueItems")
+    many = values(formulas[0], MAX_COUNTED) if count == 0 else None
+    if many is not None and (arrays.high is None or arrays.high > len(many)):
+        # After so many there is no other left.
+        arrays = replace(arrays, high=len(many))
+    if arrays.high is not None and arrays.low > arrays.high:
+        nowhere = State(first=True)
+        return Sequence(False, nowhere, [nowhere])
+    sequence = _Counting(arrays, rule).build() if arrays.contains else _plain(arrays, rule)
+    sequence.distinct = True
+    return sequence
 
 
 class _Distinct:

@@ -6,7 +6,7 @@ import json
 from collections import deque
 from fractions import Fraction
 
-from grammars.regular.ast import ANY_CHAR, Regex, Repeat, literal
+from grammars.regular.ast import is_free, literal
 from grammars.regular.lark import JSON, JSON_FREE, PLAIN
 from grammars.schema.shapes import Element, Key, Multiples, Rule, Sequence, State, Tail, Text
 from grammars.spec import JsonOptions
@@ -139,15 +139,11 @@ def _quoted_word(word: str) -> str:
 def _text(text: Text) -> str:
     if not text.quoted:
         return PLAIN.terminal(text.regex)
-    writer = JSON_FREE if _is_free(text.regex) else JSON
+    # Where nothing but the length counts, every escape may be written.
+    writer = JSON_FREE if is_free(text.regex) else JSON
     if text.regex.pure:
         return f'/"{writer.pattern(text.regex)}"/'
     return f'"\\"" ({writer.terminal(text.regex)}) "\\""'
-
-
-def _is_free(regex: Regex) -> bool:
-    """Whether only the length of a string is bounded; then every escape may be written."""
-    return isinstance(regex, Repeat) and regex.inner == ANY_CHAR
 
 
 def _multiples(multiples: Multiples) -> str:

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from grammars.regular.ast import Regex
+from grammars.regular.ast import Regex, literal
 from grammars.schema.numbers import Numbers
+from grammars.schema.partial import write
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class Text:
 
     @property
     def size(self) -> int:
-        """Bytes of the shortest text (of a string, with its quotes, about)."""
-        return len(self.shortest.encode()) + 2 * self.quoted
+        """Bytes of the shortest text, of a string with its quotes."""
+        return len(write(self.shortest).encode()) + 2 if self.quoted else len(self.shortest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,14 @@ class Key:
     shortest: str = ""
 
     @property
+    def language(self) -> Regex:
+        """The names as a language."""
+        return literal(self.name or "") if self.regex is None else self.regex
+
+    @property
     def size(self) -> int:
         """Bytes of a shortest key, with quotes and colon."""
-        return len((self.shortest if self.name is None else self.name).encode()) + 3
+        return len(write(self.shortest if self.name is None else self.name).encode()) + 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +118,12 @@ class Tail:
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """An array or an object; `start` is where its automaton starts."""
+    """An array or an object; `start` is where its automaton starts.
+
+    `distinct`: no two items are equal, which the automaton does not know of.
+    """
 
     is_object: bool
     start: State
     states: list[State]
+    distinct: bool = False

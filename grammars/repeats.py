@@ -1,0 +1,174 @@
+"""Names that must not come twice in an object, and items that must not in an array of distinct ones.
+
+No context-free grammar can forbid a repetition, so these tokens are taken out of the mask of the grammar:
+those that would complete a name or item that is already there, and those after which nothing else could
+be completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from grammars.base import MaskRow
+from grammars.regular.ast import NOTHING, Regex, literal
+from grammars.regular.derivative import derive_text, is_prolific
+from grammars.schema.endings import fresh_word
+from grammars.schema.partial import write
+from grammars.schema.reader import Level, Mode, Point, Reader, RepeatedError, identity
+from grammars.vocab import Vocabulary
+
+_BARE_ENDS = (b",", b"]", b" ", b"\n")
+
+Ids = npt.NDArray[np.int64]
+
+
+class Repeats:
+    """Takes repetitions out of masks. Stateless; shared by the sequences of a grammar."""
+
+    def __init__(self, reader: Reader, vocabulary: Vocabulary) -> None:
+        self._reader = reader
+        self._token_bytes = vocabulary.token_bytes
+        self._spellings = vocabulary.spellings
+
+    def is_dead(self, point: Point) -> bool:
+        """Whether the name or item at `point` can only become one that is already there."""
+        if not point.level.seen or not _is_compared(point):
+            return False
+        start = point.text if point.mode != Mode.QUOTED else f'"{point.text}'
+        begun = any(text.startswith(start) for text in point.level.seen)
+        return begun and self._may_die(point) and not self._can_be_fresh(point, point.text)
+
+    def forbid(self, row: MaskRow, point: Point) -> None:
+        """Clear the bits of all tokens that lead from `point` to a repetition, or to where one is certain."""
+        if not _anything_seen(point.level):
+            return
+        may_die = self._may_die(point)
+        for ids in self._direct(point, may_die=may_die):
+            _clear(row, ids)
+        for token_id in self._doubtful(row, point, may_die=may_die):
+            try:
+                dead = self.is_dead(self._reader.advance(point, self._token_bytes[token_id]))
+            except RepeatedError:
+                dead = True
+            if dead:
+                _clear(row, np.array([token_id]))
+
+    def _direct(self, point: Point, *, may_die: bool) -> Iterator[Ids]:
+        """Tokens that lead to a repetition, found by what they start with."""
+        if not _is_compared(point):
+            return
+        if point.mode == Mode.BARE:
+            if identity(point.text) in point.level.seen:
+                yield from map(self._spellings.starting_with, _BARE_ENDS)
+            return
+        written = write(point.text).encode() + point.rest
+        for text in _seen_strings(point):
+            whole = write(text).encode()
+            if whole.startswith(written):
+                yield self._spellings.starting_with(whole[len(written) :] + b'"')
+                dead = self._dead_end(point, text) if may_die else None
+                if dead is not None:
+                    yield self._spellings.starting_with(write(dead).encode()[len(written) :])
+
+    def _doubtful(self, row: MaskRow, point: Point, *, may_die: bool) -> list[int]:
+        """Allowed tokens that may complete more than what they start in."""
+        spellings = self._spellings
+        if point.mode in (Mode.KEY, Mode.QUOTED):
+            ids = spellings.two_quotes if may_die else spellings.three_quotes
+            if point.level.distinct:
+                ids = np.union1d(ids, spellings.escaped_quote)
+        elif may_die:
+            ids = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+            ids = ids[ids < len(self._token_bytes)]
+        else:
+            ids = np.union1d(spellings.two_quotes, spellings.ends_bare)
+        found: list[int] = ids[_is_set(row, ids)].tolist()
+        return found
+
+    def _may_die(self, point: Point) -> bool:
+        """Whether a name or item to come can be one that cannot be made different from others any more."""
+        languages = self._languages(point, named=False)
+        return any(not is_prolific(language) for language in languages if language != NOTHING)
+
+    def _dead_end(self, point: Point, text: str) -> str | None:
+        """The shortest beginning of `text`, beyond what is written, that only taken texts begin with."""
+        dead = None
+        for end in range(len(text), len(point.text), -1):
+            if self._can_be_fresh(point, text[:end]):
+                break
+            dead = text[:end]
+        return dead
+
+    def _can_be_fresh(self, point: Point, text: str) -> bool:
+        """Whether `text`, which goes on from `point`, can become a name or item that is not there yet."""
+        quote = "" if point.mode != Mode.QUOTED else '"'
+        seen = point.level.seen
+
+        def taken(word: str) -> bool:
+            whole = text + word
+            return (whole if point.mode == Mode.KEY else identity(quote + whole)) in seen
+
+        added = text[len(point.text) :]
+        languages = self._languages(point, named=True)
+        return any(fresh_word(derive_text(left, added), taken) is not None for left in languages)
+
+    def _languages(self, point: Point, *, named: bool) -> Iterator[Regex]:
+        """What may follow in the name or item at `point`; elsewhere, what names and items may come next.
+
+        `named`: properties with a name of their own, too; they come once anyway.
+        """
+        if point.mode in (Mode.QUOTED, Mode.BARE) and point.level.distinct:
+            yield from (language for language, _ in point.texts if isinstance(language, Regex))
+            return
+        if point.mode == Mode.KEY:
+            yield from (going for _, going in point.names)
+            yield from self._named(point) if named else ()
+            return
+        items = point.items or tuple(then for _, then in (*point.values, *point.texts))
+        for item in items if point.level.parent else ():
+            for part, _ in self._reader.steps(item.position):
+                if part.key is not None and part.key.regex is not None:
+                    yield part.key.regex
+                elif part.key is None and point.level.distinct:
+                    yield from (text.regex for text in self._reader.tables.rules[part.rule].texts)
+
+    def _named(self, point: Point) -> Iterator[Regex]:
+        """What is left of the names that are properties of their own and start as the name at `point`."""
+        for item in point.items:
+            for part, _ in self._reader.steps(item.position):
+                name = part.key.name if part.key else None
+                if name is not None and name.startswith(point.text):
+                    yield literal(name[len(point.text) :])
+
+
+def _is_compared(point: Point) -> bool:
+    """Whether what is being written is compared with what came before."""
+    return point.mode == Mode.KEY or (point.mode in (Mode.QUOTED, Mode.BARE) and point.level.distinct)
+
+
+def _seen_strings(point: Point) -> Iterator[str]:
+    """The strings that must not be repeated where `point` is."""
+    if point.mode == Mode.KEY:
+        yield from point.level.seen
+    else:
+        yield from (text[1:] for text in point.level.seen if text.startswith('"'))
+
+
+def _anything_seen(level: Level | None) -> bool:
+    while level is not None:
+        if level.seen:
+            return True
+        level = level.parent
+    return False
+
+
+def _is_set(row: MaskRow, ids: Ids) -> npt.NDArray[np.bool_]:
+    bits: npt.NDArray[np.bool_] = (row[ids >> 5] >> (ids & 31) & 1).astype(np.bool_)
+    return bits
+
+
+def _clear(row: MaskRow, ids: Ids) -> None:
+    np.bitwise_and.at(row.view(np.uint32), ids >> 5, ~(np.uint32(1) << (ids & 31).astype(np.uint32)))

@@ -1,0 +1,108 @@
+"""What a matcher knows of its output beyond what the engine tells: its shortest end, and repetitions."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol, TypeVar
+
+from grammars.base import MaskRow
+from grammars.regular.ast import NOTHING, Regex
+from grammars.regular.derivative import TooManyStatesError, derive_text, shortest
+from grammars.repeats import Repeats
+from grammars.schema.closing import Closer, NoCloseError
+from grammars.schema.reader import OffGrammarError, Point, Reader, RepeatedError
+from grammars.schema.tables import Tables
+from grammars.vocab import Vocabulary
+
+P = TypeVar("P")
+
+__all__ = ["JsonTracker", "NoCloseError", "OffGrammarError", "RegexTracker", "RepeatedError", "Tracker"]
+
+
+class Tracker(Protocol[P]):
+    """Follows output along a grammar, by immutable points. Shared by the sequences of the grammar."""
+
+    start: P
+
+    def advance(self, point: P, data: bytes) -> P:
+        """The point after `data` (RepeatedError: it repeats what must not come twice)."""
+        ...
+
+    def size(self, point: P) -> float:
+        """Bytes of a shortest end; infinite when that must be looked for (`close`)."""
+        ...
+
+    def close(self, point: P) -> bytes:
+        """A shortest end (NoCloseError: there is none, or none was found)."""
+        ...
+
+    def forbid(self, row: MaskRow, point: P) -> None:
+        """Clear the bits of tokens that the grammar allows, but not after what came before."""
+        ...
+
+
+class JsonTracker:
+    """Follows the JSON of a schema."""
+
+    def __init__(self, tables: Tables, vocabulary: Vocabulary) -> None:
+        self._reader = Reader(tables)
+        self._closer = Closer(self._reader)
+        self._repeats = Repeats(self._reader, vocabulary)
+        self._sizes_hold = not tables.fresh_needed
+        self._may_repeat = tables.has_names or tables.has_distinct
+        self.start: Point = self._reader.start
+
+    def advance(self, point: Point, data: bytes) -> Point:
+        after = self._reader.advance(point, data)
+        if self._may_repeat and self._repeats.is_dead(after):
+            raise RepeatedError
+        return after
+
+    def size(self, point: Point) -> float:
+        return self._closer.size(point) if self._sizes_hold else math.inf
+
+    def close(self, point: Point) -> bytes:
+        return self._closer.close(point)
+
+    def forbid(self, row: MaskRow, point: Point) -> None:
+        if self._may_repeat:
+            self._repeats.forbid(row, point)
+
+
+class TextPoint(NamedTuple):
+    """What may follow, and the bytes of a character that is not complete."""
+
+    left: Regex
+    rest: bytes
+
+
+class RegexTracker:
+    """Follows plain text of a regular language."""
+
+    def __init__(self, language: Regex) -> None:
+        self.start = TextPoint(language, b"")
+
+    def advance(self, point: TextPoint, data: bytes) -> TextPoint:
+        raw = point.rest + data
+        text = raw.decode(errors="ignore")
+        left = derive_text(point.left, text)
+        if left == NOTHING:
+            raise OffGrammarError
+        return TextPoint(left, raw[len(text.encode()) :])
+
+    def size(self, point: TextPoint) -> float:
+        return math.inf
+
+    def close(self, point: TextPoint) -> bytes:
+        if point.rest:
+            raise NoCloseError
+        try:
+            word = shortest(point.left)
+        except TooManyStatesError as error:
+            raise NoCloseError from error
+        if word is None:
+            raise NoCloseError
+        return word.encode()
+
+    def forbid(self, row: MaskRow, point: TextPoint) -> None:
+        pass
