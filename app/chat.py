@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from msgspec import UNSET, UnsetType
 
+from app.chat_generation import submit_chat
 from app.chat_wire import (
     Call,
     CallDelta,
@@ -19,17 +20,13 @@ from app.chat_wire import (
     FunctionDelta,
     Message,
 )
-from app.errors import bad_request
-from app.generation import Generation, Usage
+from app.generation import Usage
 from app.logprobs import ChatLogprobs, chat_logprobs
 from app.prompt_report import PromptReport, prompt_report
 from app.protocol import ChatRequest
 from app.replies import ChunkUsage, Exchange, Identity
-from app.sampling import sampling_params, truncate
 from app.state import AppState
-from app.tool_calls import CallArguments, CallStart, Content, Piece, Splitter
-from app.tools import plan_answer
-from engine.request import GenerateRequest
+from app.tool_calls import CallArguments, CallStart, Content, Piece, Splitter, pieces_of
 from engine.stream import TokenLogprob, Update
 from engine.tokenizer import Tokenizer
 
@@ -41,50 +38,16 @@ async def create_chat_completion(state: AppState, body: bytes) -> Exchange:
         ApiError: it is refused; nothing of it is left in the engine.
     """
     request = await state.decode(body, ChatRequest)
-    state.check(request)
-    if request.continue_final_message and request.add_generation_prompt:
-        raise bad_request(
-            "add_generation_prompt must be false to continue the final message.", "add_generation_prompt"
-        )
-    plan = plan_answer(request)
-    logprobs = _wanted_logprobs(request)
-    prompt = truncate(await state.encode_chat(request, plan.tools), request)
-    params = sampling_params(
-        request,
-        max_tokens=_max_tokens(request, max(1, state.engine.max_context - len(prompt))),
-        logprobs=logprobs,
-        engine=state.engine,
-        constrained=plan.constraint is not None,
-    )
-    generate = GenerateRequest(
-        prompt=prompt,
-        params=params,
-        choices=request.n or 1,
-        grammar=await state.compile(plan.constraint),
-        namespace=request.cache_salt or "",
-    )
-    identity = Identity.new("chatcmpl", state.model_name)
-    generation = Generation(state.engine, [generate], request_id=identity.id, prompt_field="messages")
+    identity = Identity.new("chatcmpl-", state.model_name)
+    chat = await submit_chat(state, request, request_id=identity.id, prompt_field="messages")
     reply = ChatReply(
         identity,
-        generation.num_choices,
-        plan.splitter,
-        None if logprobs is None else state.engine.tokenizer,
-        prompt_report(request, generation.requests[0], state.engine.tokenizer),
+        chat.generation.num_choices,
+        chat.splitter,
+        state.engine.tokenizer if request.logprobs else None,
+        prompt_report(request, chat.generation.requests[0], state.engine.tokenizer),
     )
-    return Exchange.of(request, generation, reply)
-
-
-def _wanted_logprobs(request: ChatRequest) -> int | None:
-    if request.logprobs:
-        return request.top_logprobs or 0
-    if request.top_logprobs:
-        raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
-    return None
-
-
-def _max_tokens(request: ChatRequest, default: int) -> int:
-    return request.max_completion_tokens or request.max_tokens or default
+    return Exchange.of(request, chat.generation, reply)
 
 
 @dataclass(slots=True)
@@ -131,7 +94,7 @@ class ChatReply:
         choice = self._choices[update.index]
         choice.logprobs += update.logprobs
         choice.token_ids += update.token_ids
-        for delta in map(_delta, _pieces(choice.splitter, update)):
+        for delta in map(_delta, pieces_of(choice.splitter, update)):
             yield self._chunk(
                 usage,
                 ChunkChoice(
@@ -190,7 +153,7 @@ class ChatReply:
     def _choice(self, update: Update) -> Choice:
         assert update.finish_reason is not None
         splitter = self._choices[update.index].splitter
-        message = _message(_pieces(splitter, update))
+        message = _message(pieces_of(splitter, update))
         return Choice(
             index=update.index,
             message=message,
@@ -199,12 +162,6 @@ class ChatReply:
             finish_reason=splitter.finish_reason(update.finish_reason),
             stop_reason=UNSET if update.stop_reason is None else update.stop_reason,
         )
-
-
-def _pieces(splitter: Splitter, update: Update) -> Iterator[Piece]:
-    yield from splitter.feed(update.text)
-    if update.finish_reason is not None:
-        yield from splitter.finish()
 
 
 def _delta(piece: Piece) -> Delta:

@@ -80,7 +80,7 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
         )
         for prompt in prompts
     ]
-    identity = Identity.new("cmpl", state.model_name)
+    identity = Identity.new("cmpl-", state.model_name)
     generation = Generation(state.engine, requests, request_id=identity.id, prompt_field="prompt")
     reply = CompletionReply(identity, _choices(state, request, generation, texts))
     return Exchange.of(request, generation, reply)

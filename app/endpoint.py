@@ -4,7 +4,7 @@ client is there."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import msgspec
@@ -15,9 +15,10 @@ from starlette.types import Receive, Scope, Send
 from app.bodies import read_body
 from app.disconnect import run_while_connected
 from app.errors import ApiError, server_error
+from app.generation import Generation
 from app.replies import Exchange
 from app.request_info import RequestInfo
-from app.sse import DONE, EventStream, event
+from app.sse import EventStream
 from app.state import AppState
 from engine.stream import Update
 
@@ -46,17 +47,21 @@ class GenerateEndpoint:
         exchange = await self._prepare(state, body)
         info: RequestInfo = request.scope["radish"]
         info.generation = exchange.generation
-        with exchange.generation:
+        await self._respond(state, exchange, request, send)
+
+    async def _respond(self, state: AppState, exchange: Exchange, request: Request, send: Send) -> None:
+        generation = exchange.generation
+        with generation:
             if exchange.stream:
                 await _send_stream(exchange, send, state.config.heartbeat)
-            else:
-                response = Response(await _whole(exchange), media_type="application/json")
-                await response(request.scope, request.receive, send)
+                return
+            whole = exchange.reply.whole(await whole_updates(generation), generation.usage())
+            response = Response(msgspec.json.encode(whole), media_type="application/json")
+            await response(request.scope, request.receive, send)
 
 
-async def _whole(exchange: Exchange) -> bytes:
-    """The answer as one JSON document, once it is complete."""
-    generation = exchange.generation
+async def whole_updates(generation: Generation) -> list[Update]:
+    """Everything of each choice, once it is complete, in the order of their indices."""
     merged: dict[int, Update] = {}
     async with aclosing(generation.updates()) as stream:
         async for updates in stream:
@@ -65,38 +70,35 @@ async def _whole(exchange: Exchange) -> bytes:
                     merged[update.index].merge(update)
                 else:
                     merged[update.index] = update
-    in_order = [merged[index] for index in range(generation.num_choices)]
-    return msgspec.json.encode(exchange.reply.whole(in_order, generation.usage()))
+    return [merged[index] for index in range(generation.num_choices)]
 
 
 async def _send_stream(exchange: Exchange, send: Send, heartbeat_s: float) -> None:
-    """The answer as events, ending with `[DONE]`; a failure is told by one event before that."""
+    """The answer as events; a failure is told by one event at the end."""
+    wire = exchange.wire
     async with EventStream(send, heartbeat_s=heartbeat_s) as events:
         try:
             await _send_chunks(exchange, events)
         except ApiError as error:
-            await events.write(event(error.encode()))
+            await events.write(wire.failure(error))
         except Exception:  # noqa: BLE001  it is logged, and the client has to be told
             _log.exception("a stream failed")
-            await events.write(event(server_error("Internal error.").encode()))
-        await events.write(DONE)
+            await events.write(wire.failure(server_error("Internal error.")))
+        if wire.done:
+            await events.write(wire.done)
 
 
 async def _send_chunks(exchange: Exchange, events: EventStream) -> None:
-    generation, reply = exchange.generation, exchange.reply
-    opening = _events(reply.opening(exchange.chunk_usage()))
+    generation, reply, frame = exchange.generation, exchange.reply, exchange.wire.frame
+    opening = b"".join(map(frame, reply.opening(exchange.chunk_usage())))
     if opening:
         await events.write(opening)
     async with aclosing(generation.updates()) as stream:
         async for updates in stream:
             usage = exchange.chunk_usage()
             # All choices' news of one step in one write.
-            written = b"".join(_events(reply.chunks(update, usage)) for update in updates)
+            written = b"".join(frame(chunk) for update in updates for chunk in reply.chunks(update, usage))
             if written:
                 await events.write(written)
     if exchange.options.include_usage:
-        await events.write(_events([reply.closing(generation.usage())]))
-
-
-def _events(chunks: Iterable[msgspec.Struct]) -> bytes:
-    return b"".join(event(msgspec.json.encode(chunk)) for chunk in chunks)
+        await events.write(frame(reply.closing(generation.usage())))

@@ -27,14 +27,14 @@ Choices = Annotated[list[str], _Meta(min_length=1)]
 MAX_TOP_LOGPROBS = 20
 
 
-def _neutral(*values: str) -> Any:
+def neutral(*values: str) -> Any:
     """Values that ask for nothing, as JSON texts: in Python 1 equals True. null always is one."""
     return _Meta(extra={"neutral": {b"null", *(value.encode() for value in values)}})
 
 
-Unsupported = Annotated[Any, _neutral()]
-UnsupportedFlag = Annotated[Any, _neutral("false")]
-UnsupportedList = Annotated[Any, _neutral("[]")]
+Unsupported = Annotated[Any, neutral()]
+UnsupportedFlag = Annotated[Any, neutral("false")]
+UnsupportedList = Annotated[Any, neutral("[]")]
 
 
 class StreamOptions(msgspec.Struct):
@@ -87,13 +87,13 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     """Keep that many of the prompt's last tokens."""
     return_token_ids: bool | None = None
 
-    best_of: Annotated[Any, _neutral("1", "1.0")] = None
+    best_of: Annotated[Any, neutral("1", "1.0")] = None
     use_beam_search: UnsupportedFlag = None
-    length_penalty: Annotated[Any, _neutral("1", "1.0")] = None
+    length_penalty: Annotated[Any, neutral("1", "1.0")] = None
     logits_processors: UnsupportedList = None
-    priority: Annotated[Any, _neutral("0")] = None
+    priority: Annotated[Any, neutral("0")] = None
     return_tokens_as_token_ids: UnsupportedFlag = None
-    spaces_between_special_tokens: Annotated[Any, _neutral("true")] = None
+    spaces_between_special_tokens: Annotated[Any, neutral("true")] = None
     kv_transfer_params: Unsupported = None
     structural_tag: Unsupported = None
     guided_whitespace_pattern: Unsupported = None
@@ -151,13 +151,13 @@ class ChatRequest(SamplingFields, kw_only=True):
     """Go on with the last message instead of answering it."""
 
     audio: Unsupported = None
-    modalities: Annotated[Any, _neutral('["text"]')] = None
+    modalities: Annotated[Any, neutral('["text"]')] = None
     functions: UnsupportedList = None
-    function_call: Annotated[Any, _neutral('"none"')] = None
+    function_call: Annotated[Any, neutral('"none"')] = None
     web_search_options: Unsupported = None
     prediction: Unsupported = None
-    reasoning_effort: Annotated[Any, _neutral('"none"')] = None
-    verbosity: Annotated[Any, _neutral('"medium"')] = None
+    reasoning_effort: Annotated[Any, neutral('"none"')] = None
+    verbosity: Annotated[Any, neutral('"medium"')] = None
     store: UnsupportedFlag = None
     moderation: Unsupported = None
     add_special_tokens: UnsupportedFlag = None
@@ -179,23 +179,23 @@ class CompletionRequest(SamplingFields, kw_only=True):
     logprobs: Annotated[int, _Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
 
-    suffix: Annotated[Any, _neutral('""')] = None
+    suffix: Annotated[Any, neutral('""')] = None
     prompt_embeds: Unsupported = None
 
 
-def refuse_unsupported(request: SamplingFields) -> None:
+def refuse_unsupported(request: msgspec.Struct) -> None:
     """Refuse every known parameter that is not implemented, unless its value asks for nothing.
 
     Raises:
         ApiError: 400 naming the first one.
     """
-    for name, neutral in _neutral_values(type(request)):
-        if msgspec.json.encode(getattr(request, name)) not in neutral:
+    for name, values in _neutral_values(type(request)):
+        if msgspec.json.encode(getattr(request, name)) not in values:
             raise bad_request(f"The parameter {name!r} is not supported.", name, "unsupported_parameter")
 
 
 @cache
-def _neutral_values(type_: type[SamplingFields]) -> list[tuple[str, set[bytes]]]:
+def _neutral_values(type_: type[msgspec.Struct]) -> list[tuple[str, set[bytes]]]:
     hints = get_type_hints(type_, include_extras=True)
     return [
         (name, meta.extra["neutral"])

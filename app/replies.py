@@ -11,8 +11,10 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from app.errors import ApiError
 from app.generation import Generation, Usage
 from app.protocol import SamplingFields, StreamOptions
+from app.sse import DONE, event
 from engine.stream import Update
 
 
@@ -26,7 +28,7 @@ class Identity:
 
     @classmethod
     def new(cls, prefix: str, model: str) -> Identity:
-        return cls(f"{prefix}-{secrets.token_hex(16)}", int(time.time()), model)
+        return cls(f"{prefix}{secrets.token_hex(16)}", int(time.time()), model)
 
 
 ChunkUsage = Usage | UnsetType | None
@@ -52,6 +54,36 @@ class Reply(Protocol):
         ...
 
 
+class Wire(Protocol):
+    """How an API frames the events of a stream."""
+
+    done: bytes
+    """What comes last."""
+
+    def frame(self, chunk: msgspec.Struct) -> bytes:
+        """The event of one chunk."""
+        ...
+
+    def failure(self, error: ApiError) -> bytes:
+        """The event that says why a stream ends early."""
+        ...
+
+
+class UnnamedEvents:
+    """Chat and completions: events without names, and `[DONE]`."""
+
+    done = DONE
+
+    def frame(self, chunk: msgspec.Struct) -> bytes:
+        return event(msgspec.json.encode(chunk))
+
+    def failure(self, error: ApiError) -> bytes:
+        return event(error.encode())
+
+
+OPENAI_WIRE = UnnamedEvents()
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """A request that was accepted, and how it is to be answered."""
@@ -60,6 +92,7 @@ class Exchange:
     reply: Reply
     stream: bool
     options: StreamOptions
+    wire: Wire = OPENAI_WIRE
 
     @classmethod
     def of(cls, request: SamplingFields, generation: Generation, reply: Reply) -> Exchange:

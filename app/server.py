@@ -31,6 +31,7 @@ from app.middleware import RequestContext
 from app.models_api import get_model, list_models
 from app.operations import health, metrics, ready
 from app.page import page_routes
+from app.responses import ResponsesEndpoint, cancel_response, delete_response, get_response
 from app.state import AppState
 from app.tokens_api import detokenize, show_version, tokenize, tokenizer_info
 from engine.config import Config
@@ -67,6 +68,10 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
         routes=[
             Route("/v1/chat/completions", GenerateEndpoint(create_chat_completion), methods=["POST"]),
             Route("/v1/completions", GenerateEndpoint(create_completion), methods=["POST"]),
+            Route("/v1/responses", ResponsesEndpoint(), methods=["POST"]),
+            Route("/v1/responses/{id}", get_response, methods=["GET"]),
+            Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
+            Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
             Route("/v1/models", list_models),
             Route("/v1/models/{model:path}", get_model),
             Route("/tokenize", JsonEndpoint(tokenize), methods=["POST"]),

@@ -22,6 +22,10 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def named_event(name: str, data: bytes) -> bytes:
+    return b"event: " + name.encode() + b"\n" + event(data)
+
+
 class EventStream:
     """One response of events. Entering it sends the headers, leaving it ends the response.
 

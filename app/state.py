@@ -15,6 +15,7 @@ from app.bodies import decode
 from app.errors import ApiError, bad_request, from_grammar, from_template, unavailable
 from app.messages import plain_messages
 from app.protocol import ChatRequest, SamplingFields, refuse_unsupported
+from app.responses_store import ResponseStore
 from app.structured import FieldConstraint
 from app.templates import ChatTemplate, TemplateError
 from engine.config import Config
@@ -25,6 +26,9 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _T = TypeVar("_T", bound=msgspec.Struct)
 
+_MOST_RESPONSES = 1024
+_MOST_MESSAGES = 32 * 1024
+"""Of all responses that are kept to be retrieved or gone on from."""
 _INLINE_BYTES = 64 * 1024
 """A body up to this size is decoded on the loop: that takes less than the way to another thread and back."""
 
@@ -38,6 +42,7 @@ class AppState:
         self.model_name = config.served_model_name or engine.model_name
         self.started_at = int(time.time())
         self.draining = False
+        self.responses = ResponseStore(capacity=_MOST_RESPONSES, max_messages=_MOST_MESSAGES)
         tokenizer = engine.tokenizer
         self._template = ChatTemplate(tokenizer)
         self._longest_token = max(map(len, (*tokenizer.token_bytes, *tokenizer.special_tokens)))

@@ -8,13 +8,14 @@ arguments of a call join to exactly the JSON the model wrote.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
 import regex
 
-from engine.stream import FinishReason
+from engine.stream import FinishReason, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,13 @@ class Splitter(Protocol):
     def finish_reason(self, reason: FinishReason) -> str:
         """The wire's finish reason for an answer that ended for `reason`."""
         ...
+
+
+def pieces_of(splitter: Splitter, update: Update) -> Iterator[Piece]:
+    """What a choice's new output is, and what was held back once it has ended."""
+    yield from splitter.feed(update.text)
+    if update.finish_reason is not None:
+        yield from splitter.finish()
 
 
 class PlainText:

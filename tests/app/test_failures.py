@@ -87,7 +87,7 @@ async def test_an_unforeseen_error_before_the_answer_is_a_logged_500(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, stream: bool
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("app.chat.sampling_params", lambda *args, **kwargs: 1 // 0)
+        patch.setattr("app.chat_generation.sampling_params", lambda *args, **kwargs: 1 // 0)
         response = await served.chat(stream=stream)
     assert response.status_code == 500
     assert error_of(response)["message"] == "Internal error."

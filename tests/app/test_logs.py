@@ -73,7 +73,7 @@ async def test_a_request_is_one_line(served: Served, lines: Lines) -> None:
 
 
 async def test_a_refusal_has_its_id(served: Served, lines: Lines) -> None:
-    response = await served.complete("x", max_tokens=0)
+    response = await served.complete("x", max_tokens=-1)
     line = await lines.next()
     assert (line["status"], line["request_id"]) == (400, response.headers["x-request-id"])
     assert "response_id" not in line

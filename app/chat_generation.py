@@ -1,0 +1,73 @@
+"""From a conversation to its generation: what every API that has conversations goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.errors import bad_request
+from app.generation import Generation
+from app.protocol import ChatRequest
+from app.sampling import sampling_params, truncate
+from app.state import AppState
+from app.tool_calls import Splitter
+from app.tools import plan_answer
+from engine.request import GenerateRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ChatGeneration:
+    """A submitted conversation."""
+
+    generation: Generation
+    splitter: Callable[[], Splitter]
+    """Makes the reader of one choice's text."""
+
+
+async def submit_chat(
+    state: AppState, request: ChatRequest, *, request_id: str, prompt_field: str
+) -> ChatGeneration:
+    """Check, prepare and submit one conversation.
+
+    Args:
+        prompt_field: what the request called its messages, to name it in errors.
+
+    Raises:
+        ApiError: it is refused; nothing of it is left in the engine.
+    """
+    state.check(request)
+    if request.continue_final_message and request.add_generation_prompt:
+        raise bad_request(
+            "add_generation_prompt must be false to continue the final message.", "add_generation_prompt"
+        )
+    plan = plan_answer(request)
+    logprobs = _wanted_logprobs(request)
+    prompt = truncate(await state.encode_chat(request, plan.tools), request)
+    params = sampling_params(
+        request,
+        max_tokens=_max_tokens(request, max(1, state.engine.max_context - len(prompt))),
+        logprobs=logprobs,
+        engine=state.engine,
+        constrained=plan.constraint is not None,
+    )
+    generate = GenerateRequest(
+        prompt=prompt,
+        params=params,
+        choices=request.n or 1,
+        grammar=await state.compile(plan.constraint),
+        namespace=request.cache_salt or "",
+    )
+    generation = Generation(state.engine, [generate], request_id=request_id, prompt_field=prompt_field)
+    return ChatGeneration(generation, plan.splitter)
+
+
+def _wanted_logprobs(request: ChatRequest) -> int | None:
+    if request.logprobs:
+        return request.top_logprobs or 0
+    if request.top_logprobs:
+        raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
+    return None
+
+
+def _max_tokens(request: ChatRequest, default: int) -> int:
+    return request.max_completion_tokens or request.max_tokens or default

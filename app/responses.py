@@ -1,0 +1,195 @@
+"""POST /v1/responses; GET, DELETE and cancel of one that is kept."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+from msgspec.structs import replace
+from starlette import responses as http
+from starlette.requests import Request
+from starlette.types import Send
+
+from app.chat_generation import submit_chat
+from app.endpoint import GenerateEndpoint, whole_updates
+from app.errors import ApiError, bad_request
+from app.json_endpoint import json_response
+from app.messages import Message, SystemMessage
+from app.protocol import (
+    ChatRequest,
+    JsonSchemaFormat,
+    NamedFunction,
+    NamedToolChoice,
+    ResponseFormat,
+    StreamOptions,
+    Tool,
+    refuse_unsupported,
+)
+from app.replies import Exchange, Identity
+from app.responses_input import messages_of, messages_of_output
+from app.responses_reply import ResponsesReply, ResponsesWire
+from app.responses_store import StoredResponse
+from app.responses_wire import JsonObjectFormat as JsonObjectText
+from app.responses_wire import JsonSchemaFormat as JsonSchemaText
+from app.responses_wire import NamedFunction as ChosenFunction
+from app.responses_wire import Response, ResponseError, ResponsesRequest, TextFormat, TextOptions
+from app.state import AppState
+
+_FIELDS = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
+"""What this API calls the fields of the chat API."""
+
+
+class ResponsesEndpoint(GenerateEndpoint):
+    """A generating endpoint whose answers may also be made while nobody waits."""
+
+    def __init__(self) -> None:
+        super().__init__(create_response)
+
+    async def _respond(self, state: AppState, exchange: Exchange, request: Request, send: Send) -> None:
+        reply = exchange.reply
+        assert isinstance(reply, ResponsesReply)
+        if not reply.draft.background:
+            await super()._respond(state, exchange, request, send)
+            return
+        stored = state.responses.get(reply.draft.id, "response_id")
+        stored.generation = exchange.generation
+        state.responses.run(_make(state, exchange, stored))
+        await json_response(reply.draft)(request.scope, request.receive, send)
+
+
+async def _make(state: AppState, exchange: Exchange, stored: StoredResponse) -> None:
+    """Make a response in the background; the reply keeps it once it is finished."""
+    generation = exchange.generation
+    with generation:
+        try:
+            exchange.reply.whole(await whole_updates(generation), generation.usage())
+        except ApiError as error:
+            if stored.response.status == "in_progress":
+                failure = ResponseError("server_error", error.detail.message)
+                stored.response = replace(stored.response, status="failed", error=failure)
+        finally:
+            stored.generation = None
+
+
+async def create_response(state: AppState, body: bytes) -> Exchange:
+    """Check, prepare and submit one request.
+
+    Raises:
+        ApiError: it is refused; nothing of it is left in the engine.
+    """
+    request = await state.decode(body, ResponsesRequest)
+    refuse_unsupported(request)
+    store, background = request.store is not False, request.background or False
+    if background and not store:
+        raise bad_request("A response in the background has to be stored.", "store")
+    if background and request.stream:
+        raise bad_request("A response in the background does not stream.", "stream")
+    earlier = _earlier(state, request)
+    messages = [*earlier, *messages_of(request.input)]
+    identity = Identity.new("resp_", state.model_name)
+    try:
+        chat = await submit_chat(
+            state, _chat_request(request, messages), request_id=identity.id, prompt_field="input"
+        )
+    except ApiError as error:
+        error.detail.param = _FIELDS.get(error.detail.param or "", error.detail.param)
+        raise
+
+    def keep(response: Response) -> None:
+        state.responses.put(StoredResponse(response, [*messages, *messages_of_output(response.output)]))
+
+    draft = _draft(request, identity, store=store, background=background)
+    if background:
+        state.responses.put(StoredResponse(draft, messages))
+    reply = ResponsesReply(draft, chat.splitter(), keep if store else lambda response: None)
+    options = StreamOptions(continuous_usage_stats=True)
+    return Exchange(chat.generation, reply, request.stream or False, options, ResponsesWire())
+
+
+async def get_response(request: Request) -> http.Response:
+    state: AppState = request.app.state.radish
+    return json_response(state.responses.get(request.path_params["id"], "response_id").response)
+
+
+async def delete_response(request: Request) -> http.Response:
+    state: AppState = request.app.state.radish
+    id_ = request.path_params["id"]
+    state.responses.delete(id_)
+    return http.JSONResponse({"id": id_, "object": "response", "deleted": True})
+
+
+async def cancel_response(request: Request) -> http.Response:
+    """End a response in the background; what it has said so far is lost."""
+    state: AppState = request.app.state.radish
+    stored = state.responses.get(request.path_params["id"], "response_id")
+    if not stored.response.background:
+        raise bad_request("Only a response in the background can be cancelled.", "response_id")
+    if stored.generation is not None:
+        stored.response = replace(stored.response, status="cancelled")
+        stored.generation.abort()
+    return json_response(stored.response)
+
+
+def _earlier(state: AppState, request: ResponsesRequest) -> list[Message]:
+    """The conversation so far; instructions are not part of it."""
+    if request.previous_response_id is None:
+        return []
+    stored = state.responses.get(request.previous_response_id, "previous_response_id")
+    if stored.response.status not in ("completed", "incomplete"):
+        raise bad_request(
+            f"The response is {stored.response.status}; it cannot be gone on from.", "previous_response_id"
+        )
+    return stored.messages
+
+
+def _chat_request(request: ResponsesRequest, messages: list[Message]) -> ChatRequest:
+    instructions: list[Message] = [SystemMessage(request.instructions)] if request.instructions else []
+    choice = request.tool_choice
+    return ChatRequest(
+        model=request.model,
+        messages=[*instructions, *messages],
+        max_tokens=request.max_output_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        seed=request.seed,
+        response_format=_response_format(request.text),
+        tools=[Tool(tool.as_chat(), "function") for tool in request.tools or []],
+        tool_choice=NamedToolChoice(NamedFunction(choice.name), "function")
+        if isinstance(choice, ChosenFunction)
+        else choice,
+        parallel_tool_calls=request.parallel_tool_calls,
+    )
+
+
+def _response_format(text: TextOptions | None) -> ResponseFormat | None:
+    match text and text.format:
+        case JsonObjectText():
+            return ResponseFormat("json_object")
+        case JsonSchemaText() as given:
+            schema = JsonSchemaFormat(given.name, given.schema, given.strict, given.description)
+            return ResponseFormat("json_schema", schema)
+        case _:
+            return None
+
+
+def _draft(request: ResponsesRequest, identity: Identity, *, store: bool, background: bool) -> Response:
+    return Response(
+        id=identity.id,
+        created_at=identity.created,
+        status="in_progress",
+        background=background,
+        instructions=request.instructions,
+        max_output_tokens=request.max_output_tokens,
+        model=identity.model,
+        output=[],
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        previous_response_id=request.previous_response_id,
+        store=store,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        text=TextOptions(format=(request.text and request.text.format) or TextFormat()),
+        tool_choice=request.tool_choice or "auto",
+        tools=request.tools or [],
+        top_p=1.0 if request.top_p is None else request.top_p,
+        user=UNSET if request.user is None else request.user,
+        metadata=request.metadata or {},
+    )

@@ -1,0 +1,73 @@
+"""The responses that are kept: a bounded number of them, the least recently used go first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Coroutine
+from dataclasses import dataclass
+
+from app.errors import ApiError
+from app.generation import Generation
+from app.messages import Message
+from app.responses_wire import Response
+
+
+@dataclass(slots=True)
+class StoredResponse:
+    """A response, and the conversation up to and with it."""
+
+    response: Response
+    messages: list[Message]
+    generation: Generation | None = None
+    """While it is being made in the background."""
+
+
+class ResponseStore:
+    """Of one server; lost when it ends.
+
+    Args:
+        capacity: most responses that are kept.
+        max_messages: most messages over all of them.
+    """
+
+    def __init__(self, *, capacity: int, max_messages: int) -> None:
+        self._capacity = capacity
+        self._max_messages = max_messages
+        self._num_messages = 0
+        self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def put(self, stored: StoredResponse) -> None:
+        """Keep a response, in place of an earlier state of it."""
+        self._drop(stored.response.id)
+        self._stored[stored.response.id] = stored
+        self._num_messages += len(stored.messages)
+        while len(self._stored) > self._capacity or self._num_messages > self._max_messages:
+            self._drop(next(iter(self._stored)))
+
+    def get(self, id_: str, param: str) -> StoredResponse:
+        """Raises ApiError 404 where it is not, or no longer, kept."""
+        stored = self._stored.get(id_)
+        if stored is None:
+            raise ApiError(404, f"There is no response {id_!r}.", param=param, code="response_not_found")
+        self._stored.move_to_end(id_)
+        return stored
+
+    def delete(self, id_: str) -> None:
+        """Forget a response; one that is being made ends."""
+        stored = self.get(id_, "response_id")
+        if stored.generation is not None:
+            stored.generation.abort()
+        self._drop(id_)
+
+    def run(self, work: Coroutine[None, None, None]) -> None:
+        """Run what makes a response in the background."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _drop(self, id_: str) -> None:
+        stored = self._stored.pop(id_, None)
+        if stored is not None:
+            self._num_messages -= len(stored.messages)
