@@ -6,10 +6,18 @@ endpoint can forget it.
 
 from __future__ import annotations
 
+import math
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
+from starlette.datastructures import Headers
+
+from app.errors import bad_request
+from engine.config import Config
 from engine.request import GenerateRequest
+
+QUEUE_TIMEOUT = "x-queue-timeout"
+REQUEST_TIMEOUT = "x-request-timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +26,52 @@ class Caller:
 
     namespace: str = ""
     """Of cached prefixes; "" is shared by all."""
+    tenant: str = ""
+    most_urgent: int | None = None
+    """The lowest priority it can have."""
+    queue_timeout_s: float | None = None
+    timeout_s: float | None = None
 
     def own(self, request: GenerateRequest) -> GenerateRequest:
         """The request as this caller's."""
-        if not self.namespace:
-            return request
-        # A key's id holds no slash, so no salt reaches another key's prefixes.
-        return replace(request, namespace=f"{self.namespace}/{request.namespace}")
+        urgency = request.priority if self.most_urgent is None else max(request.priority, self.most_urgent)
+        return replace(
+            request,
+            # A key's id holds no slash, so no salt reaches another key's prefixes.
+            namespace=f"{self.namespace}/{request.namespace}" if self.namespace else request.namespace,
+            tenant=self.tenant,
+            priority=urgency,
+            queue_timeout_s=self.queue_timeout_s,
+            timeout_s=self.timeout_s,
+        )
 
 
 current_caller: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039  # it is frozen
+
+
+def read_deadlines(headers: Headers, config: Config) -> None:
+    """Give the current caller the deadlines its headers ask for (seconds), or the server's shorter ones.
+
+    Raises:
+        ApiError: 400; a header is not a positive number.
+    """
+    current_caller.set(
+        replace(
+            current_caller.get(),
+            queue_timeout_s=_shorter(headers, QUEUE_TIMEOUT, config.queue_timeout),
+            timeout_s=_shorter(headers, REQUEST_TIMEOUT, config.request_timeout),
+        )
+    )
+
+
+def _shorter(headers: Headers, name: str, limit_s: float) -> float | None:
+    text = headers.get(name)
+    if text is None:
+        return limit_s or None
+    try:
+        wanted_s = float(text)
+    except ValueError:
+        wanted_s = 0.0
+    if not 0 < wanted_s < math.inf:
+        raise bad_request(f"The header {name} must be a positive number of seconds, not {text!r}.", name)
+    return min(wanted_s, limit_s) if limit_s else wanted_s

@@ -56,6 +56,7 @@ async def submit_chat(
         choices=request.n or 1,
         grammar=await state.compile(plan.constraint),
         namespace=request.cache_salt or "",
+        priority=request.priority or 0,
     )
     generation = Generation(state.engine, [generate], request_id=request_id, prompt_field=prompt_field)
     return ChatGeneration(generation, plan.splitter)

@@ -77,6 +77,7 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
             choices=request.n or 1,
             grammar=grammar,
             namespace=request.cache_salt or "",
+            priority=request.priority or 0,
         )
         for prompt in prompts
     ]

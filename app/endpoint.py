@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.bodies import read_body
+from app.caller import read_deadlines
 from app.disconnect import run_while_connected
 from app.errors import ApiError, server_error
 from app.generation import Generation
@@ -37,6 +38,7 @@ class GenerateEndpoint:
         request = Request(scope, receive)
         state: AppState = request.app.state.radish
         state.check_ready()
+        read_deadlines(request.headers, state.config)
         try:
             body = await read_body(request, state.config.max_body << 20)
         except ClientDisconnect:

@@ -66,6 +66,11 @@ def unavailable(message: str, *, retry_after_s: float) -> ApiError:
     )
 
 
+def timed_out(message: str) -> ApiError:
+    """504: a deadline of the request passed."""
+    return ApiError(504, message, type="server_error", code="deadline_exceeded", headers=retry_after(1))
+
+
 def server_error(message: str) -> ApiError:
     """500: the request was right and this server failed it."""
     return ApiError(500, message, type="server_error", code="internal_error")

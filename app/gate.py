@@ -40,7 +40,8 @@ class KeyGate:
         if key is None:
             await _unauthorized().response()(scope, receive, send)
             return
-        current_caller.set(Caller(namespace="" if self._share_prefixes else key.id))
+        namespace = "" if self._share_prefixes else key.id
+        current_caller.set(Caller(namespace=namespace, tenant=key.id, most_urgent=key.limits.priority))
         if scope["method"] == "POST":
             await self._within_limits(key, scope, receive, send)
         else:

@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 
 from app.caller import current_caller
-from app.errors import from_engine, server_error, unavailable
+from app.errors import from_engine, server_error, timed_out, unavailable
 from engine.engine import Engine
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
 from engine.request import GenerateRequest, Request
@@ -103,6 +103,8 @@ class Generation:
             for update in updates:
                 if update.finish_reason == "error":
                     raise server_error(f"The generation failed: {update.error}.")
+                if update.finish_reason == "timeout":
+                    raise timed_out(f"The request was ended: {update.error}.")
                 if update.finish_reason == "abort":
                     raise unavailable("The server ended the request to shut down.", retry_after_s=1)
             yield updates

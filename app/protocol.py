@@ -67,6 +67,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     ignore_eos: bool | None = None
+    priority: Annotated[int, _Meta(ge=-1000, le=1000)] | None = None
+    """The lower, the sooner; 0 if absent."""
     cache_salt: Annotated[str, _Meta(min_length=1)] | None = None
     """Prefixes are shared only between requests with the same salt."""
 
@@ -91,7 +93,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     use_beam_search: UnsupportedFlag = None
     length_penalty: Annotated[Any, neutral("1", "1.0")] = None
     logits_processors: UnsupportedList = None
-    priority: Annotated[Any, neutral("0")] = None
     return_tokens_as_token_ids: UnsupportedFlag = None
     spaces_between_special_tokens: Annotated[Any, neutral("true")] = None
     kv_transfer_params: Unsupported = None

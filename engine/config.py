@@ -64,6 +64,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_waiting: Annotated[
         int, _Meta(ge=1, description="Sequences that may wait; beyond it 429.", extra={"unit": "sequences"})
     ] = 1024
+    max_waiting_tokens: Annotated[
+        int,
+        _Meta(ge=1, description="Prompt tokens that may wait; beyond it 429.", extra={"unit": "tokens"}),
+    ] = 262144
+    queue_timeout: Annotated[
+        float,
+        _Meta(
+            ge=0,
+            description="Longest wait for the first step; 0: any. A header may ask for less.",
+            extra={"unit": "s"},
+        ),
+    ] = 0.0
+    request_timeout: Annotated[
+        float,
+        _Meta(
+            ge=0,
+            description="Longest time until an answer's end; 0: any. A header may ask for less.",
+            extra={"unit": "s"},
+        ),
+    ] = 0.0
+    priority_aging: Annotated[
+        float,
+        _Meta(gt=0, description="Waiting that makes up for one step of priority.", extra={"unit": "s"}),
+    ] = 10.0
     prefix_cache: Annotated[bool, _Meta(description="Share the KV of equal prompt prefixes.")] = True
     grammar_timeout: Annotated[
         float, _Meta(gt=0, description="Longest compilation of one grammar.", extra={"unit": "s"})

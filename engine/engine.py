@@ -157,7 +157,7 @@ class Engine:
 
         Raises:
             InvalidRequestError: it can never be served.
-            QueueFullError: too many sequences wait already.
+            QueueFullError: too many sequences or tokens wait already.
             EngineStoppedError: no new requests are taken.
         """
         if not self.is_ready:
@@ -168,20 +168,19 @@ class Engine:
         except InvalidRequestError:
             self.stats.rejected["invalid"] += 1
             raise
-        waiting = len(self._scheduler.waiting)
-        if waiting + request.choices > self.config.max_waiting:
-            self.stats.rejected["queue_full"] += 1
-            raise QueueFullError(
-                f"{waiting} requests are waiting already", retry_after_s=self._queue_time_s(waiting)
-            )
+        self._check_queue(request)
+        if not self._live:
+            self._last_finish = time.monotonic()  # the rate of finishes says nothing about idle times
         handle = Request(
             id=request_id,
             prompt=request.prompt,
             params=request.params,
             namespace=request.namespace,
+            tenant=request.tenant,
             stream=UpdateStream(request.choices),
         )
         handle.sequences += [self._sequence(handle, request, index) for index in range(request.choices)]
+        self._set_deadlines(handle, request)
         self.stats.request_choices.observe(request.choices)
         self._work.set()
         return handle
@@ -230,6 +229,39 @@ class Engine:
                 code="context_length_exceeded",
             )
 
+    def _check_queue(self, request: GenerateRequest) -> None:
+        waiting = len(self._scheduler.waiting)
+        if waiting + request.choices > self.config.max_waiting:
+            self.stats.rejected["queue_full"] += 1
+            raise QueueFullError(
+                f"{waiting} requests are waiting already", retry_after_s=self._queue_time_s(waiting)
+            )
+        tokens = sum(sequence.length for sequence in self._scheduler.waiting)
+        # Whatever may run at all may wait alone.
+        if waiting and tokens + request.choices * len(request.prompt) > self.config.max_waiting_tokens:
+            self.stats.rejected["queue_tokens"] += 1
+            raise QueueFullError(
+                f"{tokens} tokens are waiting already", retry_after_s=self._queue_time_s(waiting)
+            )
+
+    def _set_deadlines(self, handle: Request, request: GenerateRequest) -> None:
+        loop = asyncio.get_running_loop()
+        if request.queue_timeout_s is not None:
+            wait_s = request.queue_timeout_s
+            message = f"it waited in the queue for {wait_s:g} s"
+            handle.deadlines.append(loop.call_later(wait_s, self._time_out, handle, message, True))
+        if request.timeout_s is not None:
+            message = f"it was not done after {request.timeout_s:g} s"
+            handle.deadlines.append(
+                loop.call_later(request.timeout_s, self._time_out, handle, message, False)
+            )
+
+    def _time_out(self, handle: Request, message: str, only_waiting: bool) -> None:
+        """End what of a request is unfinished, or, with `only_waiting`, what never ran."""
+        for sequence in handle.sequences:
+            if sequence.finish_reason is None and not (only_waiting and sequence.timing.admitted):
+                self._finish(sequence, Update(index=sequence.index, finish_reason="timeout", error=message))
+
     def _sequence(self, handle: Request, request: GenerateRequest, index: int) -> Sequence:
         params = request.params
         sequence = Sequence(
@@ -247,6 +279,7 @@ class Engine:
                 skip_special=params.skip_special_tokens,
             ),
             matcher=request.grammar.matcher() if request.grammar else None,
+            delay_s=request.priority * self.config.priority_aging,
         )
         self._scheduler.add(sequence)
         self._live[sequence.id] = sequence
@@ -269,6 +302,8 @@ class Engine:
         if not self._live:
             self._idle.set()
         sequence.request.stream.put(update)
+        if sequence.request.is_finished:
+            sequence.request.drop_deadlines()
 
     def _queue_time_s(self, waiting: int) -> float:
         """When a queue of `waiting` sequences should be done, from the recent rate of finishes."""

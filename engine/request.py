@@ -14,6 +14,7 @@ pending tokens.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 
@@ -37,6 +38,14 @@ class GenerateRequest:
     grammar: Grammar | None = None
     namespace: str = ""
     """Prefixes are shared only within one namespace."""
+    tenant: str = ""
+    """Whose it is: places to run are shared out evenly between tenants."""
+    priority: int = 0
+    """The lower, the sooner, within a tenant; waiting makes up for it in time."""
+    queue_timeout_s: float | None = None
+    """Longest wait for its first step (seconds); None: any."""
+    timeout_s: float | None = None
+    """Longest time until its end (seconds); None: any."""
 
 
 @dataclass(kw_only=True)
@@ -79,9 +88,16 @@ class Sequence:
     cached_tokens: int = 0
     """Prompt tokens whose KV was found in the tree when the sequence was first admitted."""
     preemptions: int = 0
+    delay_s: float = 0.0
+    """Its priority, as seconds that it is treated as having arrived later."""
     finish_reason: FinishReason | None = None
     timing: Timing = field(default_factory=Timing)
     timeline: Timeline = field(default_factory=Timeline)
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """The lower, the sooner: a total order that never changes."""
+        return self.timing.arrived + self.delay_s, self.id
 
     @property
     def known(self) -> int:
@@ -146,9 +162,22 @@ class Request:
     params: SamplingParams
     namespace: str
     stream: UpdateStream
+    tenant: str = ""
     sequences: list[Sequence] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     """Where wanted: entry i is of token i + 1 of the prompt. Complete before the first update."""
+
+    deadlines: list[asyncio.TimerHandle] = field(default_factory=list)
+    """Timers that end it, until it has finished."""
+
+    @property
+    def is_finished(self) -> bool:
+        return all(sequence.finish_reason is not None for sequence in self.sequences)
+
+    def drop_deadlines(self) -> None:
+        for timer in self.deadlines:
+            timer.cancel()
+        self.deadlines.clear()
 
     def measured(self, position: int, logprob: TokenLogprob) -> None:
         """Take the log-probability of the token after `position`, unless it is known already."""

@@ -2,7 +2,9 @@
 
 There are no phases: a sequence needs `unscheduled` tokens run, one in decode, many in prefill or after
 a preemption, and gets as many as the step's token budget allows. Decoding sequences come first, so a
-long prompt never stalls them; then prompts in progress; then waiting ones, oldest first.
+long prompt never stalls them. While prompts are in progress, half of the rest is for waiting ones that
+fit whole, so a long prompt stalls no short one either; then come the prompts in progress, then any
+waiting ones (`engine.waiting` says whose turn it is).
 
 A plan may be made while the step before it is still running on the device. That is safe without any
 fence because steps run in the order they were planned: a page freed here may still be written by the
@@ -12,7 +14,7 @@ running step, but whoever gets it next is planned later, hence runs later.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter
 from dataclasses import dataclass, field
 
 from engine.admission import OutputReserve
@@ -20,6 +22,11 @@ from engine.page_pool import PagePool
 from engine.prefix_tree import Prefix, PrefixTree
 from engine.request import Sequence
 from engine.stats import PageCounts, Stats
+from engine.waiting import WaitingQueue
+
+_LONG_LOOKUPS = 4
+"""How many waiting prompts too long for a share are looked up in the tree each step: what is cached of them
+may make them short, but looking takes time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +72,24 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_running = max_running
         self._reserve = OutputReserve(pool.page_size)
-        self.waiting: deque[Sequence] = deque()
+        self.waiting = WaitingQueue()
         self.running: dict[int, Sequence] = {}
 
     # -- what the engine calls ---------------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence. It must fit into an empty pool together with all of its output."""
-        self.waiting.append(sequence)
+        self.waiting.add(sequence)
 
     def plan(self) -> Plan | None:
         """The next step, or None if there is nothing to run; lengths and pages are already updated."""
         plan = Plan(self._max_batch_tokens)
-        ordered = sorted(self.running.values(), key=lambda sequence: (sequence.unscheduled > 1, sequence.id))
-        for sequence in ordered:
-            if sequence.id in self.running:  # not preempted for one before it
-                self._schedule(sequence, plan)
+        ordered = sorted(self.running.values(), key=lambda sequence: sequence.order)
+        prompts = [sequence for sequence in ordered if sequence.unscheduled > 1]
+        self._schedule_all([sequence for sequence in ordered if sequence.unscheduled <= 1], plan)
+        if prompts:
+            self._admit(plan, share=plan.budget // 2)
+        self._schedule_all(prompts, plan)
         self._admit(plan)
         self._reserve.decay()
         return plan if plan.rows else None
@@ -122,6 +131,11 @@ class Scheduler:
 
     # -- running sequences -------------------------------------------------------------------------
 
+    def _schedule_all(self, sequences: list[Sequence], plan: Plan) -> None:
+        for sequence in sequences:
+            if sequence.id in self.running:  # not preempted for one before it
+                self._schedule(sequence, plan)
+
     def _schedule(self, sequence: Sequence, plan: Plan) -> None:
         """Plan as many of the sequence's tokens as budget and pages allow."""
         count = min(sequence.unscheduled, plan.budget)
@@ -141,7 +155,7 @@ class Scheduler:
         """Grow the page table to `num_pages`; False if the sequence itself had to be preempted."""
         missing = num_pages - len(sequence.pages)
         while missing > 0 and not self._make_free(missing):
-            victim = self.running[max(self.running)]
+            victim = max(self.running.values(), key=lambda running: running.order)
             self._preempt(victim, plan)
             if victim is sequence:
                 return False
@@ -171,32 +185,40 @@ class Scheduler:
         sequence.preemptions += 1
         self._stats.preemptions += 1
         self._reserve.raise_after_preemption()
-        self.waiting.appendleft(sequence)
+        self.waiting.add(sequence)
 
     # -- waiting sequences -------------------------------------------------------------------------
 
-    def _admit(self, plan: Plan) -> None:
-        """Start waiting sequences in order while budget, places and pages last.
+    def _admit(self, plan: Plan, share: int | None = None) -> None:
+        """Start waiting sequences by turns while budget, places and pages last.
 
         One whose prefix is being computed by a running sequence is passed over until it can share it.
+
+        Args:
+            share: admit only what runs whole in that many tokens, all together; None: whatever comes.
         """
-        deferred: list[Sequence] = []
-        while (
-            self.waiting
-            and plan.budget > 0
-            and len(self.running) < self._max_running
-            and len(deferred) < self._max_running
-        ):
-            sequence = self.waiting.popleft()
+        budget = plan.budget if share is None else share
+        passed_over = long = 0
+        tenants = Counter(sequence.request.tenant for sequence in self.running.values())
+        for sequence in self.waiting.turns(tenants):
+            if budget == 0 or len(self.running) >= self._max_running or passed_over >= self._max_running:
+                return
+            if share is not None and sequence.length > budget:
+                long += 1
+                if long > _LONG_LOOKUPS:
+                    continue
             prefix = self._match(sequence)
-            if self._is_in_flight(sequence, len(prefix.pages)):
-                deferred.append(sequence)
-            elif self._try_start(sequence, prefix):
-                self._schedule(sequence, plan)
+            cached = len(prefix.pages) * self._pool.page_size
+            too_long = share is not None and sequence.length - cached > budget
+            if too_long or self._is_in_flight(sequence, len(prefix.pages)):
+                passed_over += 1
+            elif not self._try_start(sequence, prefix):
+                return
             else:
-                deferred.append(sequence)
-                break
-        self.waiting.extendleft(reversed(deferred))
+                self.waiting.start(sequence)
+                before = plan.budget
+                self._schedule(sequence, plan)
+                budget -= before - plan.budget
 
     def _match(self, sequence: Sequence) -> Prefix:
         """The cached prefix; never all of the sequence, since its last token must run to give logits."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length", "abort", "error", "timeout"]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Update(msgspec.Struct):
     stop_reason: str | int | None = None
     """The stop string or stop token id that ended the choice, if one did."""
     error: str | None = None
-    """What went wrong when `finish_reason` is "error"."""
+    """What went wrong when `finish_reason` is "error" or "timeout"."""
 
     def merge(self, later: Update) -> None:
         """Append `later`, an update of the same choice."""

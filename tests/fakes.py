@@ -239,7 +239,8 @@ def fake_engine(
 
 def generate_request(prompt: list[int] | str, *, max_tokens: int = 16, **fields: Any) -> GenerateRequest:
     """A request; fields of `GenerateRequest` by name, all others are sampling parameters."""
-    own = {name: fields.pop(name) for name in ("choices", "grammar", "namespace") if name in fields}
+    names = GenerateRequest.__dataclass_fields__.keys() & fields.keys()
+    own = {name: fields.pop(name) for name in names}
     ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
     return GenerateRequest(prompt=ids, params=SamplingParams(max_tokens=max_tokens, **fields), **own)
 

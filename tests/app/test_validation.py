@@ -152,7 +152,6 @@ async def test_a_wrong_value_is_refused_by_name(served: Served, fields: dict[str
         ("add_special_tokens", True),
         ("use_beam_search", True),
         ("length_penalty", 0.5),
-        ("priority", 1),
         ("logits_processors", ["x"]),
         ("spaces_between_special_tokens", False),
         ("chat_template", "{{ messages }}"),

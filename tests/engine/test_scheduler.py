@@ -48,9 +48,24 @@ class Rig:
         self.flight: tuple[Plan, Batch] | None = None
         self._ids: Iterator[int] = iter(range(1 << 30))
 
-    def submit(self, prompt: list[int], max_tokens: int, namespace: str = "") -> Sequence:
+    def submit(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        namespace: str = "",
+        *,
+        tenant: str = "",
+        delay_s: float = 0.0,
+    ) -> Sequence:
         params = SamplingParams(max_tokens=max_tokens)
-        request = Request(id="", prompt=prompt, params=params, namespace=namespace, stream=UpdateStream(1))
+        request = Request(
+            id="",
+            prompt=prompt,
+            params=params,
+            namespace=namespace,
+            stream=UpdateStream(1),
+            tenant=tenant,
+        )
         sequence = Sequence(
             id=next(self._ids),
             request=request,
@@ -59,6 +74,7 @@ class Rig:
             tokens=list(prompt),
             num_prompt=len(prompt),
             detokenizer=Detokenizer(TOKENIZER, prompt=prompt, stop=(), include_stop=False, skip_special=True),
+            delay_s=delay_s,
         )
         self.scheduler.add(sequence)
         self.live.append(sequence)
@@ -168,6 +184,86 @@ def test_decode_goes_first_and_the_prompt_gets_what_is_left() -> None:
         rig._land(*landing)
 
 
+def sizes(plan: Plan | None) -> dict[int, int]:
+    """Tokens by sequence id."""
+    assert plan is not None
+    return {key: row.stop - row.start for key, row in plan.rows.items()}
+
+
+def test_a_long_prompt_in_progress_leaves_half_to_short_ones() -> None:
+    """Whatever is left of a share that is not used goes to the prompt in progress."""
+    rig = Rig(num_pages=128, budget=16, max_running=8)
+    long = rig.submit(list(range(100)), 1)
+    assert sizes(rig.scheduler.plan()) == {long.id: 16}
+    other = rig.submit(list(range(50, 150)), 1)
+    short = [rig.submit([n, n, n], 1) for n in range(4)]
+    assert sizes(rig.scheduler.plan()) == {short[0].id: 3, short[1].id: 3, long.id: 10}
+    assert other in rig.scheduler.waiting
+    assert sizes(rig.scheduler.plan()) == {short[2].id: 3, short[3].id: 3, long.id: 10}
+    assert sizes(rig.scheduler.plan()) == {long.id: 16}
+    assert long.scheduled == 16 + 10 + 10 + 16
+
+
+def test_a_cached_prefix_makes_a_long_prompt_short() -> None:
+    rig = Rig(num_pages=128, page_size=4, budget=16, max_running=8)
+    rig.submit(list(range(60)), 1)
+    rig.run()
+    long = rig.submit(list(range(100, 200)), 1)
+    rig.step()
+    cached = rig.submit([*range(60), 7, 7], 1)
+    assert sizes(rig.scheduler.plan()) == {cached.id: 2, long.id: 14}
+
+
+def test_places_are_shared_out_evenly_between_tenants() -> None:
+    """A flood of one tenant's requests delays nobody else's by more than a place."""
+    rig = Rig(num_pages=256, budget=64, max_running=4)
+    flood = [rig.submit([n, 1, 2], 3, tenant="flood") for n in range(40)]
+    rig.step()
+    late = [rig.submit([n, 3, 4], 3, tenant=tenant) for n, tenant in enumerate(("a", "a", "b"))]
+    served: list[str] = []
+    while rig.step():
+        for sequence in rig.scheduler.running.values():
+            if sequence.request.tenant not in served:
+                served.append(sequence.request.tenant)
+        if late[0].timing.admitted and late[2].timing.admitted:
+            running = [s.request.tenant for s in rig.scheduler.running.values()]
+            assert running.count("flood") <= 2
+            break
+    assert served == ["flood", "a", "b"]
+    rig.run()
+    assert all(output(sequence) == expected(sequence) for sequence in (*flood, *late))
+
+
+def test_waiting_makes_up_for_priority() -> None:
+    """Less urgent ones are passed by later arrivals for a bounded time only."""
+    rig = Rig(num_pages=64, budget=64, max_running=1)
+    patient = rig.submit([1], 1, delay_s=50.0)
+    ordinary = [rig.submit([2], 1) for _ in range(3)]
+    urgent = rig.submit([3], 1, delay_s=-50.0)
+    arrived = patient.timing.arrived
+    after = rig.submit([4], 1)
+    rig.scheduler.waiting.remove(after)
+    after.timing.arrived = arrived + 51.0
+    rig.scheduler.add(after)
+    order = [*rig.scheduler.waiting]
+    assert order == [urgent, *ordinary, patient, after]
+    rig.run()
+    assert sorted((patient, *ordinary, urgent, after), key=lambda s: s.timing.admitted) == order
+
+
+def test_the_waiting_queue_holds_what_was_put_in() -> None:
+    rig = Rig(num_pages=64, max_running=1)
+    waiting = [rig.submit([1], 1, tenant=tenant) for tenant in "aabb"]
+    queue = rig.scheduler.waiting
+    assert len(queue) == 4
+    assert [s.request.tenant for s in queue] == ["a", "b", "a", "b"]
+    assert [s.request.tenant for s in queue.turns({"a": 1})] == ["b", "a", "b", "a"]
+    queue.remove(waiting[1])
+    with pytest.raises(ValueError, match="does not wait"):
+        queue.remove(waiting[1])
+    assert set(queue) == {waiting[0], waiting[2], waiting[3]}
+
+
 def test_preempted_sequences_resume_with_the_same_tokens() -> None:
     """A35, A36: a pool for two runs six long ones, and wastes little."""
     rig = Rig(num_pages=24, page_size=2, budget=16, max_running=6)
@@ -219,11 +315,13 @@ class RandomOperations(RuleBasedStateMachine):
     @rule(
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=9),
         max_tokens=st.integers(1, 3),
-        namespace=st.sampled_from(["", "", "tenant"]),
+        namespace=st.sampled_from(["", "", "other"]),
+        tenant=st.sampled_from(["", "a", "b"]),
+        delay_s=st.sampled_from([0.0, 0.0, -10.0, 10.0]),
     )
-    def submit(self, prompt: list[int], max_tokens: int, namespace: str) -> None:
+    def submit(self, prompt: list[int], max_tokens: int, namespace: str, tenant: str, delay_s: float) -> None:
         if self.rig.pool.pages_for(len(prompt) + max_tokens) <= self.rig.pool.total:
-            self.rig.submit(prompt, max_tokens, namespace)
+            self.rig.submit(prompt, max_tokens, namespace, tenant=tenant, delay_s=delay_s)
 
     @rule(count=st.integers(1, 6))
     def steps(self, count: int) -> None:

@@ -1,0 +1,110 @@
+"""More than the engine can do: what is refused, what is ended, and whom a flood cannot hold up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.errors import QueueFullError
+from tests.engine.test_engine import hashed_text, running, until
+from tests.fakes import collect, generate_request
+
+
+async def test_the_queue_is_bounded_by_tokens() -> None:
+    async with running(max_running=1, max_waiting_tokens=20, num_pages=64) as (engine, runner):
+        runner.pause()
+        first = engine.submit(generate_request("x" * 40, max_tokens=2), request_id="a")
+        await until(lambda: engine.load().running == 1)
+        waiting = engine.submit(generate_request("y" * 40, max_tokens=2), request_id="b")
+        with pytest.raises(QueueFullError, match="40 tokens are waiting") as full:
+            engine.submit(generate_request("z", max_tokens=2), request_id="c")
+        assert 1 <= full.value.retry_after_s <= 120
+        runner.resume()
+        await asyncio.gather(collect(first), collect(waiting))
+        assert dict(engine.stats.rejected) == {"queue_tokens": 1}
+
+
+async def test_choices_count_their_prompt_each() -> None:
+    async with running(max_running=1, max_waiting_tokens=20) as (engine, runner):
+        runner.pause()
+        running_ = engine.submit(generate_request("x", max_tokens=2), request_id="a")
+        await until(lambda: engine.load().running == 1)
+        waiting = engine.submit(generate_request("yyyy", max_tokens=2), request_id="b")
+        with pytest.raises(QueueFullError):
+            engine.submit(generate_request("zzzz", max_tokens=2, choices=5), request_id="c")
+        more = engine.submit(generate_request("zzzz", max_tokens=2, choices=4), request_id="d")
+        runner.resume()
+        await asyncio.gather(*map(collect, (running_, waiting, more)))
+
+
+async def test_what_waits_too_long_is_ended_and_what_runs_is_not() -> None:
+    async with running(max_running=1) as (engine, runner):
+        runner.pause()
+        first = engine.submit(generate_request("x", max_tokens=4, queue_timeout_s=0.01), request_id="a")
+        await until(lambda: engine.load().running == 1)
+        late = engine.submit(generate_request("y", max_tokens=4, queue_timeout_s=0.01), request_id="b")
+        (ended,) = await collect(late)
+        assert (ended.finish_reason, ended.error) == ("timeout", "it waited in the queue for 0.01 s")
+        runner.resume()
+        assert (await collect(first))[0].text == hashed_text("x", 4)
+        assert engine.stats.finished["timeout"] == 1
+
+
+async def test_what_takes_too_long_is_ended_with_what_it_has() -> None:
+    async with running(num_pages=64) as (engine, runner):
+        runner.pause()
+        request = engine.submit(
+            generate_request("x", max_tokens=100, timeout_s=0.05, choices=2), request_id="a"
+        )
+        outputs = await collect(request)
+        assert [(output.finish_reason, output.error) for output in outputs] == [
+            ("timeout", "it was not done after 0.05 s")
+        ] * 2
+        assert engine.load().pages.private == 0
+        runner.resume()
+        control = engine.submit(generate_request("control", max_tokens=9), request_id="c")
+        assert (await collect(control))[0].text == hashed_text("control", 9)
+
+
+async def test_no_timer_outlives_its_request() -> None:
+    async with running() as (engine, _):
+        wanted = generate_request("x", max_tokens=4, timeout_s=1000, queue_timeout_s=1000, choices=3)
+        request = engine.submit(wanted, request_id="a")
+        assert len(request.deadlines) == 2
+        timers = list(request.deadlines)
+        await collect(request)
+        assert all(timer.cancelled() for timer in timers)
+        assert request.deadlines == []
+
+
+async def test_a_flood_of_long_prompts_does_not_hold_up_short_ones() -> None:
+    """Fairness without keys: whoever floods, the short ones start in the next steps."""
+    async with running(num_pages=2048, max_batch_tokens=32, max_running=16) as (engine, runner):
+        flood = [
+            engine.submit(generate_request(chr(65 + n) * 800, max_tokens=1), request_id="f") for n in range(8)
+        ]
+        await until(lambda: engine.stats.steps > 2)
+        for number in range(10):
+            before = len(runner.batches)
+            short = engine.submit(generate_request(f"s{number}", max_tokens=1), request_id="s")
+            await collect(short)
+            since = [[bytes(row.tokens[:2]) for row in batch.samples] for batch in runner.batches[before:]]
+            # Two steps may have been planned before it came.
+            assert [f"s{number}".encode() in samples for samples in since].index(True) <= 2
+        assert flood[-1].sequences[0].timing.admitted == 0.0
+        for request in flood:
+            engine.abort(request)
+
+
+async def test_the_drain_rate_says_nothing_about_idle_times() -> None:
+    async with running(max_running=1, max_waiting=4) as (engine, runner):
+        await collect(engine.submit(generate_request("x", max_tokens=1), request_id="a"))
+        engine._last_finish -= 1000.0
+        runner.pause()
+        requests = [engine.submit(generate_request("x", max_tokens=1), request_id="b") for _ in range(4)]
+        with pytest.raises(QueueFullError) as full:
+            engine.submit(generate_request("x", max_tokens=1), request_id="c")
+        assert full.value.retry_after_s < 2
+        runner.resume()
+        await asyncio.gather(*map(collect, requests))
