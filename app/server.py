@@ -21,6 +21,7 @@ from starlette.routing import BaseRoute, Route
 
 from app.chat import create_chat_completion
 from app.completions import create_completion
+from app.connection import connection_class
 from app.endpoint import GenerateEndpoint
 from app.errors import ApiError
 from app.gate import KeyGate
@@ -209,7 +210,7 @@ class HTTPServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="none",
-                http="httptools",
+                http=connection_class(config),
                 ws="none",
                 lifespan="on",
                 log_config=None,

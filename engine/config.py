@@ -102,6 +102,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keep_alive: Annotated[
         float, _Meta(gt=0, description="Idle time before a kept connection is closed.", extra={"unit": "s"})
     ] = 75.0
+    receive_timeout: Annotated[
+        float,
+        _Meta(
+            gt=0, description="Longest time for a request's headers, and for its body.", extra={"unit": "s"}
+        ),
+    ] = 60.0
+    write_timeout: Annotated[
+        float,
+        _Meta(gt=0, description="Time a client may not read before it is dropped.", extra={"unit": "s"}),
+    ] = 60.0
     drain_timeout: Annotated[
         float,
         _Meta(ge=0, description="Time running streams get to finish after SIGTERM.", extra={"unit": "s"}),
