@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,6 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from app.anthropic_api import count_tokens, create_message
+from app.anthropic_wire import error_body
 from app.chat import create_chat_completion
 from app.completions import create_completion
 from app.connection import connection_class
@@ -73,6 +76,8 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
             Route("/v1/responses/{id}", get_response, methods=["GET"]),
             Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
             Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
+            Route("/v1/messages", GenerateEndpoint(create_message), methods=["POST"]),
+            Route("/v1/messages/count_tokens", JsonEndpoint(count_tokens), methods=["POST"]),
             Route("/v1/models", list_models),
             Route("/v1/models/{model:path}", get_model),
             Route("/tokenize", JsonEndpoint(tokenize), methods=["POST"]),
@@ -141,6 +146,9 @@ def _looking_routes(engine: Engine, config: Config) -> list[BaseRoute]:
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
+    if request.url.path.startswith("/v1/messages"):
+        body = msgspec.json.encode(error_body(error))
+        return Response(body, error.status, error.headers, media_type="application/json")
     return error.response()
 
 
