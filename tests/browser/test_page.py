@@ -60,6 +60,7 @@ async def test_stopping_a_stream_frees_its_pages(page: Page, served: Served) -> 
     await expect(page.locator("#pages-protected")).not_to_have_text("0")
     assert served.engine.load().running == 1
     await page.get_by_role("button", name="Stop").click()
+    await until(lambda: served.engine.load().running == 0)
     served.runner.resume()
     await expect(page.locator("#pages-private")).to_have_text("0")
     await expect(page.locator("#pages-protected")).to_have_text("0")
