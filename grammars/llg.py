@@ -15,9 +15,10 @@ from typing import Any, Self
 from llguidance import LLMatcher, LLParserLimits
 
 from grammars.base import GrammarError, MaskRow
-from grammars.lower import Lowered
-from grammars.regular.ast import Regex
+from grammars.lower import Lowered, Sentences
 from grammars.schema.tables import Tables
+from grammars.tag_tables import TagTables
+from grammars.tag_tracker import TagTracker
 from grammars.tracking import (
     JsonTracker,
     NoCloseError,
@@ -112,10 +113,16 @@ class LlgGrammar:
         return matcher
 
 
-def _tracker(sentences: Tables | Regex | None, vocabulary: Vocabulary) -> Tracker[Any] | None:
-    if sentences is None:
-        return None
-    return JsonTracker(sentences, vocabulary) if isinstance(sentences, Tables) else RegexTracker(sentences)
+def _tracker(sentences: Sentences | None, vocabulary: Vocabulary) -> Tracker[Any] | None:
+    match sentences:
+        case None:
+            return None
+        case Tables():
+            return JsonTracker(sentences, vocabulary)
+        case TagTables():
+            return TagTracker(sentences, vocabulary)
+        case _:
+            return RegexTracker(sentences)
 
 
 class LlgMatcher:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from grammars.base import GrammarError
-from grammars.regular.ast import Regex, alt, literal
+from grammars.gbnf import parse_gbnf
+from grammars.gbnf_lark import translate
+from grammars.regular.ast import Regex, alt, intersect, length, literal
+from grammars.regular.classes import COMMON
+from grammars.regular.derivative import TooManyStatesError, shortest
+from grammars.regular.lark import grammar
+from grammars.regular.pattern_syntax import PatternError
+from grammars.regular.patterns import full_language
 from grammars.schema.build import build
 from grammars.schema.emit import emit
 from grammars.schema.sizes import settle
 from grammars.schema.tables import Tables, freeze
-from grammars.spec import Constraint, check_limits
+from grammars.spec import Constraint, Kind, check_limits
+from grammars.tag_tables import TagTables
+from grammars.tags import JsonSchema, TriggeredTags, parse_tags
+from grammars.tags_lark import TagWriter
+
+Sentences = Tables | TagTables | Regex
+"""JSON of a schema, text with tags that hold JSON, or a regular language."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +38,11 @@ class Lowered:
 
     Attributes:
         source: in llguidance's format.
-        sentences: what its sentences are, if that is known: JSON of a schema, or a regular language.
+        sentences: what its sentences are, if that is known.
     """
 
     source: str
-    sentences: Tables | Regex | None = None
+    sentences: Sentences | None = None
 
 
 def lower(constraint: Constraint) -> Lowered:
@@ -39,21 +52,15 @@ def lower(constraint: Constraint) -> Lowered:
         GrammarError: what of the constraint cannot be enforced, and where it stands.
     """
     check_limits(constraint)
-    match constraint.kind:
-        case "json_object":
-            return _json('{"type":"object"}', constraint)
-        case "json_schema":
-            return _json(constraint.spec, constraint)
-        case "regex":
-            return Lowered(LLMatcher.grammar_from_regex(constraint.spec))
-        case "choice":
-            return _choice(constraint.spec)
-        case "lark":
-            return Lowered(LLMatcher.grammar_from_lark(constraint.spec))
-        case "gbnf":
-            return Lowered(LLMatcher.grammar_from_lark(gbnf_to_lark(constraint.spec)))
-        case _:
-            raise GrammarError(f"{constraint.kind} is not supported")
+    return _LOWERINGS[constraint.kind](constraint)
+
+
+def _json_object(constraint: Constraint) -> Lowered:
+    return _json('{"type":"object"}', constraint)
+
+
+def _json_schema(constraint: Constraint) -> Lowered:
+    return _json(constraint.spec, constraint)
 
 
 def _json(schema: str, constraint: Constraint) -> Lowered:
@@ -64,12 +71,68 @@ def _json(schema: str, constraint: Constraint) -> Lowered:
     return Lowered(emit(root, constraint.json), freeze(root))
 
 
-def _choice(text: str) -> Lowered:
+def _regex(constraint: Constraint) -> Lowered:
     try:
-        options = msgspec.json.decode(text, type=list[str])
+        language = full_language(constraint.spec, COMMON)
+    except PatternError:
+        # What we do not read, the engine may: flags, word boundaries.
+        return Lowered(LLMatcher.grammar_from_regex(constraint.spec))
+    return _regular(language)
+
+
+def _choice(constraint: Constraint) -> Lowered:
+    try:
+        options = msgspec.json.decode(constraint.spec, type=list[str])
     except msgspec.MsgspecError as error:
         raise GrammarError(f"a choice is a list of texts: {error}") from error
-    if not options:
-        raise GrammarError("there is nothing to choose from")
-    source = LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, options)))
-    return Lowered(source, alt(map(literal, options)))
+    return _regular(alt(map(literal, options)))
+
+
+def _lark(constraint: Constraint) -> Lowered:
+    return Lowered(LLMatcher.grammar_from_lark(constraint.spec))
+
+
+def _gbnf(constraint: Constraint) -> Lowered:
+    translation = translate(parse_gbnf(constraint.spec))
+    return Lowered(LLMatcher.grammar_from_lark(translation.source), translation.language)
+
+
+def _tags(constraint: Constraint) -> Lowered:
+    form = parse_tags(constraint.spec)
+    if isinstance(form, JsonSchema):
+        return _json(msgspec.json.encode(form.json_schema).decode(), constraint)
+    writer = TagWriter(constraint.json)
+    source = LLMatcher.grammar_from_lark(writer.write(form))
+    tables = {key: freeze(rule) for key, rule in writer.rules.items()}
+    if isinstance(form, TriggeredTags) and all(id(tag.content) in tables for tag in form.tags):
+        tags = tuple((tag.begin.encode(), tag.end.encode(), tables[id(tag.content)]) for tag in form.tags)
+        triggers = tuple(trigger.encode() for trigger in form.triggers)
+        return Lowered(source, TagTables(tags, triggers, form.at_least_one, form.stop_after_first))
+    if any(table.has_names or table.has_distinct for table in tables.values()):
+        raise GrammarError(
+            "structural_tag: outside of triggered_tags, every object needs additionalProperties: false "
+            "(else a name could come twice), and uniqueItems is not supported"
+        )
+    return Lowered(source)
+
+
+def _regular(language: Regex) -> Lowered:
+    """The texts of a regular language, of which one must not be empty."""
+    try:
+        word = shortest(intersect((language, length(1, None))))
+    except TooManyStatesError:
+        raise GrammarError("grammar too complex") from None
+    if word is None:
+        raise GrammarError("no text satisfies it but the empty one")
+    return Lowered(LLMatcher.grammar_from_lark(grammar(language)), language)
+
+
+_LOWERINGS: Final[dict[Kind, Callable[[Constraint], Lowered]]] = {
+    "json_object": _json_object,
+    "json_schema": _json_schema,
+    "regex": _regex,
+    "choice": _choice,
+    "lark": _lark,
+    "gbnf": _gbnf,
+    "structural_tag": _tags,
+}

@@ -17,7 +17,7 @@ from grammars.regular.ast import NOTHING, Regex, literal
 from grammars.regular.derivative import derive_text, is_prolific
 from grammars.schema.endings import fresh_word
 from grammars.schema.partial import write
-from grammars.schema.reader import Level, Mode, Point, Reader, RepeatedError, identity
+from grammars.schema.reader import Level, Mode, OffGrammarError, Point, Reader, RepeatedError, identity
 from grammars.vocab import Vocabulary
 
 _BARE_ENDS = (b",", b"]", b" ", b"\n")
@@ -53,6 +53,9 @@ class Repeats:
                 dead = self.is_dead(self._reader.advance(point, self._token_bytes[token_id]))
             except RepeatedError:
                 dead = True
+            except OffGrammarError:
+                # What the token goes on with stands behind the JSON.
+                dead = False
             if dead:
                 _clear(row, np.array([token_id]))
 

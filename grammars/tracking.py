@@ -91,7 +91,8 @@ class RegexTracker:
         return TextPoint(left, raw[len(text.encode()) :])
 
     def size(self, point: TextPoint) -> float:
-        return math.inf
+        # At most four bytes a character, and one more for a character that is not complete.
+        return (point.left.floor + 1) * 4 if point.left.pure else math.inf
 
     def close(self, point: TextPoint) -> bytes:
         if point.rest:

@@ -14,7 +14,7 @@ from typing import Final
 
 from grammars.regular.ast import (
     ANY_CHAR,
-    ANYTHING,
+    EMPTY,
     Alt,
     And,
     Chars,
@@ -23,6 +23,8 @@ from grammars.regular.ast import (
     Range,
     Regex,
     Repeat,
+    intersect,
+    length,
 )
 
 _SHORT: Final = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
@@ -31,11 +33,6 @@ _OPTIONAL_ESCAPES: Final = (
     r"\/|u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
     r"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
-
-
-def quote(text: str) -> str:
-    """`text` as a Rust regular expression."""
-    return "".join(_code(ord(c)) for c in text)
 
 
 def _code(code_point: int) -> str:
@@ -134,6 +131,15 @@ class Writer:
         return escapes
 
 
+def grammar(language: Regex) -> str:
+    """A whole grammar for a language: its only terminal must not be empty, its start may."""
+    if language == EMPTY:
+        return 'start: ""\n'
+    inside = intersect((language, length(1, None))) if language.nullable else language
+    start = 'T | ""' if language.nullable else "T"
+    return f"start: {start}\nT: {PLAIN.terminal(inside)}\n"
+
+
 def _bounds(low: int, high: int | None) -> str:
     match low, high:
         case 0, None:
@@ -150,5 +156,3 @@ def _bounds(low: int, high: int | None) -> str:
 PLAIN: Final = Writer(json=False)
 JSON: Final = Writer(json=True)
 JSON_FREE: Final = Writer(json=True, free=True)
-
-__all__ = ["ANYTHING", "JSON", "JSON_FREE", "PLAIN", "Writer", "quote"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from grammars.regular.ecma import search_language
+from grammars.regular.patterns import search_language
 from grammars.schema import meaning as m
 from grammars.schema.arrays import Arrays, Contains, Items
 from grammars.schema.document import Schema

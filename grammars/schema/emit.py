@@ -16,10 +16,14 @@ _GAP = {"compact": "", "flexible": r"(?: |\n {0,32})?"}
 
 def emit(root: Rule, options: JsonOptions) -> str:
     """The grammar whose sentences are the values of `root`."""
-    return _Emitter(options).emit(root)
+    emitter = Emitter(options)
+    start = emitter.add(root)
+    return "\n".join(["%llguidance {}", f"start: {start}", *emitter.lines(), ""])
 
 
-class _Emitter:
+class Emitter:
+    """Writes the rules of one or more schemas, as parts of one grammar."""
+
     def __init__(self, options: JsonOptions) -> None:
         gap = _GAP[options.whitespace]
         self._gap = gap
@@ -34,13 +38,21 @@ class _Emitter:
         self._states: dict[int, str] = {}
         self._pending: deque[Rule] = deque()
 
-    def emit(self, root: Rule) -> str:
-        self._lines.append(f"start: {self._rule(root)}")
+    def add(self, root: Rule) -> str:
+        """Write the rules below `root`; gives the name of its own."""
+        name = self._rule(root)
         while self._pending:
             rule = self._pending.popleft()
             self._lines.append(f"{self._rule(rule)}: {' | '.join(self._alternatives(rule))}")
-        terminals = [f"{name}: {text}" for text, name in self._terminals.items()]
-        return "\n".join(["%llguidance {}", *self._lines, *terminals, ""])
+        return name
+
+    def terminal(self, text: str) -> str:
+        """The name of a terminal, by its definition."""
+        return self._terminals.setdefault(text, f"T{len(self._terminals)}")
+
+    def lines(self) -> list[str]:
+        """All rules and terminals."""
+        return [*self._lines, *(f"{name}: {text}" for text, name in self._terminals.items())]
 
     def _rule(self, rule: Rule) -> str:
         name = self._rules.get(id(rule))
@@ -49,11 +61,8 @@ class _Emitter:
             self._pending.append(rule)
         return name
 
-    def _terminal(self, text: str) -> str:
-        return self._terminals.setdefault(text, f"T{len(self._terminals)}")
-
     def _alternatives(self, rule: Rule) -> list[str]:
-        options = [self._terminal(_text(text)) for text in rule.texts]
+        options = [self.terminal(_text(text)) for text in rule.texts]
         options += [_multiples(multiples) for multiples in rule.multiples]
         options += [self._sequence(sequence) for sequence in rule.sequences]
         return options
@@ -67,7 +76,7 @@ class _Emitter:
             # A sequence without elements has one bracket pair, with no gaps; it must not be derived twice.
             self._lines.append(f"{self._states[id(state)]}: {' | '.join(options)}")
         name = f"q{len(self._lines)}"
-        body = f"{self._terminal(opening)} {self._states[id(sequence.start)]} {self._terminal(closing)}"
+        body = f"{self.terminal(opening)} {self._states[id(sequence.start)]} {self.terminal(closing)}"
         options = [body]
         if self._gap and sequence.start.size == 0:
             options.append(empty)
@@ -89,11 +98,11 @@ class _Emitter:
 
     def _separated(self, first: bool, element: Element) -> str:
         text = self._element(element)
-        return text if first else f"{self._terminal(self._comma)} {text}"
+        return text if first else f"{self.terminal(self._comma)} {text}"
 
     def _element(self, element: Element) -> str:
         value = self._rule(element.value)
-        return value if element.key is None else f"{self._terminal(self._key(element.key))} {value}"
+        return value if element.key is None else f"{self.terminal(self._key(element.key))} {value}"
 
     def _key(self, key: Key) -> str:
         if key.regex is None:
@@ -104,7 +113,7 @@ class _Emitter:
         if tail.unique:
             return self._unique(tail)
         one = " | ".join(self._element(element) for element in tail.elements)
-        comma = self._terminal(self._comma)
+        comma = self.terminal(self._comma)
         if not first:
             return [f"({comma} ({one})){_times(tail.low, tail.high)}"]
         options = ['""'] if tail.low == 0 else []
@@ -119,7 +128,7 @@ class _Emitter:
         high = size if tail.high is None else min(tail.high, size)
         options = [f'"" %if bit_count_ge([0:{size}], {tail.low})']
         for bit, element in enumerate(tail.elements):
-            item = f"{self._terminal(self._comma)} {self._element(element)} {name}::set_bit({bit})"
+            item = f"{self.terminal(self._comma)} {self._element(element)} {name}::set_bit({bit})"
             options.append(f"{item} %if and(bit_clear({bit}), bit_count_lt([0:{size}], {high}))")
         self._lines.append(f"{name}::_: " + "\n    | ".join(options))
         starts = [f"{self._element(e)} {name}::{1 << bit:#x}" for bit, e in enumerate(tail.elements)]

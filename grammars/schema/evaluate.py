@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from grammars.base import GrammarError
 from grammars.regular.derivative import TooManyStatesError
-from grammars.regular.ecma_syntax import PatternError
+from grammars.regular.pattern_syntax import PatternError
 from grammars.schema import meaning as m
 from grammars.schema.document import Document, Schema
 from grammars.schema.errors import UnenforceableError

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from grammars.regular.ast import Regex
-from grammars.regular.ecma import full_language
+from grammars.regular.patterns import full_language
 
 _TWO = "[0-9]{2}"
 # There is no year 0000 in most programming languages, nor a leap second.

@@ -138,8 +138,15 @@ class Reader:
             RepeatedError: it repeats what must not come twice.
             OffGrammarError: it does not fit.
         """
+        point, end = self.advance_within(point, data)
+        if data[end:].strip(b" \t\r\n"):
+            raise OffGrammarError
+        return point
+
+    def advance_within(self, point: Point, data: bytes) -> tuple[Point, int]:
+        """As `advance`, but up to the end of the value; also gives how many bytes of `data` that took."""
         at = 0
-        while at < len(data):
+        while at < len(data) and point.mode != Mode.DONE:
             if point.mode in (Mode.KEY, Mode.QUOTED):
                 point, at = self._quoted(point, data, at)
             elif point.mode == Mode.BARE and data[at] in _BARE:
@@ -149,9 +156,12 @@ class Reader:
                 point = self._bare(point, data[at:end].decode())
                 at = end
             else:
+                if point.mode == Mode.BARE:
+                    point = self._end_bare(point)
+                    continue
                 point = self._token(point, data[at])
                 at += 1
-        return point
+        return point, at
 
     def steps(self, position: Position) -> tuple[tuple[Part, Position], ...]:
         """The elements that may come at a position, and the positions after them."""
@@ -200,8 +210,6 @@ class Reader:
 
     def _token(self, point: Point, byte: int) -> Point:
         """The point after a byte outside of strings and numbers."""
-        if point.mode == Mode.BARE:
-            point = self._end_bare(point)
         if byte in _BLANKS:
             return point
         match point.mode, chr(byte):

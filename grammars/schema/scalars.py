@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from grammars.regular.ast import length
-from grammars.regular.ecma import full_language, search_language
+from grammars.regular.patterns import full_language, search_language
 from grammars.schema import meaning as m
 from grammars.schema.arrays import Arrays, Items
 from grammars.schema.document import Draft, Schema

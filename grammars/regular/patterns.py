@@ -1,8 +1,7 @@
-"""From ECMA-262 regular expressions, as JSON Schema's `pattern` has them, to languages.
+"""From regular expressions to languages: of JSON Schema's `pattern`, and of whole texts.
 
-A pattern is searched for, so its language is every text in which it is found. Lookaheads and `$` restrict
-what follows, up to the end of the text; so each construct is translated together with the language that
-may follow it (continuation passing).
+Lookaheads and `$` restrict what follows, up to the end of the text; so each construct is translated
+together with the language that may follow it (continuation passing).
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from grammars.regular.ast import (
     intersect,
     repeat,
 )
-from grammars.regular.ecma_syntax import Ahead, Choice, Edge, PatternError, Seq, Times, Tree, parse
+from grammars.regular.classes import ECMA, Dialect
+from grammars.regular.pattern_syntax import Ahead, Choice, Edge, PatternError, Seq, Times, Tree, parse
 
 
 def search_language(pattern: str) -> Regex:
@@ -28,7 +28,7 @@ def search_language(pattern: str) -> Regex:
     Raises:
         PatternError: see there.
     """
-    tree = parse(pattern)
+    tree = parse(pattern, ECMA)
     anchored = _follow(tree, ANYTHING, at_start=True)
     floating = _follow(tree, ANYTHING, at_start=False)
     if floating == NOTHING:
@@ -38,9 +38,13 @@ def search_language(pattern: str) -> Regex:
     return alt((anchored, concat((ANY_CHAR, ANYTHING, floating))))
 
 
-def full_language(pattern: str) -> Regex:
-    """Every text that `pattern` matches from its start to its end."""
-    return _follow(parse(pattern), EMPTY, at_start=True)
+def full_language(pattern: str, dialect: Dialect = ECMA) -> Regex:
+    """Every text that `pattern` matches from its start to its end.
+
+    Raises:
+        PatternError: see there.
+    """
+    return _follow(parse(pattern, dialect), EMPTY, at_start=True)
 
 
 def _follow(tree: Tree, after: Regex, *, at_start: bool) -> Regex:

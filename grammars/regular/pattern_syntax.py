@@ -1,7 +1,8 @@
-"""The syntax of ECMA-262 regular expressions (§22.2.1), as a tree whose leaves are languages.
+"""The syntax of regular expressions, as a tree whose leaves are languages.
 
-Read as with the `u` flag, which JSON Schema recommends, but lenient on escaped punctuation; named groups
-may also be written as Python writes them.
+That of ECMA-262 (§22.2.1) with the `u` flag, which JSON Schema recommends, but lenient on escaped
+punctuation; named groups may also be written as Python writes them. Other dialects differ in what classes
+mean, see `grammars.regular.classes`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grammars.regular.ast import Range, Regex, chars, invert
-from grammars.regular.classes import LINE_ENDS, class_escape, property_class
+from grammars.regular.classes import Dialect, property_class
 
 MAX_NESTING = 100
 MAX_REPEAT = 100_000
@@ -61,7 +62,7 @@ class Edge:
 Tree = Seq | Choice | Times | Ahead | Edge | Regex
 
 
-def parse(pattern: str) -> Tree:
+def parse(pattern: str, dialect: Dialect) -> Tree:
     """The tree of a pattern.
 
     Raises:
@@ -69,14 +70,15 @@ def parse(pattern: str) -> Tree:
     """
     if "\0" in pattern:
         raise PatternError("a NUL character")
-    return _Parser(pattern).parse()
+    return _Parser(pattern, dialect).parse()
 
 
 class _Parser:
     """Recursive descent."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, dialect: Dialect) -> None:
         self._text = pattern
+        self._dialect = dialect
         self._at = 0
         self._depth = 0
 
@@ -167,7 +169,7 @@ class _Parser:
             case "^" | "$":
                 return Edge(char == "^")
             case ".":
-                return invert(LINE_ENDS)
+                return invert(self._dialect.line_ends)
             case "(":
                 return self._group()
             case "[":
@@ -207,15 +209,17 @@ class _Parser:
             raise PatternError("a group does not end")
         return tree
 
-    def _escape(self) -> Regex:
+    def _escape(self) -> Tree:
         char = self._next()
+        if char in self._dialect.edges:
+            return Edge(self._dialect.edges[char])
         if char in "bB":
             raise PatternError(rf"\{char} is not supported")
         if char.isdigit() and char != "0":
             raise PatternError("backreferences are not regular")
         if char == "k":
             raise PatternError("backreferences are not regular")
-        ranges = class_escape(char)
+        ranges = self._dialect.escape(char)
         if ranges is not None:
             return chars(ranges)
         if char in "pP":
@@ -307,7 +311,7 @@ class _Parser:
         char = self._next()
         if char == "b":
             return 8
-        ranges = class_escape(char)
+        ranges = self._dialect.escape(char)
         if ranges is not None:
             return ranges
         if char in "pP":

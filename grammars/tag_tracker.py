@@ -1,0 +1,126 @@
+"""Following free text with tags that hold JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from grammars.base import MaskRow
+from grammars.repeats import Repeats
+from grammars.schema.closing import Closer
+from grammars.schema.reader import Mode, OffGrammarError, Point, Reader, RepeatedError
+from grammars.tag_tables import TagTables
+from grammars.vocab import Vocabulary
+
+
+class TagPoint(NamedTuple):
+    """A point in the text.
+
+    Attributes:
+        seen: in free text its last bytes; in a begin or an end, that so far.
+        begun: whether it is in a begin.
+        tag: the tag whose JSON or end it is in, -1 for none.
+        inside: where in its JSON; None behind it.
+        tags: whether there was a tag before (0, 1).
+    """
+
+    seen: bytes = b""
+    begun: bool = False
+    tag: int = -1
+    inside: Point | None = None
+    tags: int = 0
+
+
+class TagTracker:
+    """Follows text with triggered tags; see `grammars.tracking.Tracker`."""
+
+    def __init__(self, tables: TagTables, vocabulary: Vocabulary) -> None:
+        self._tables = tables
+        self._readers = [Reader(inner) for _, _, inner in tables.tags]
+        self._closers = [Closer(reader) for reader in self._readers]
+        self._repeats = [Repeats(reader, vocabulary) for reader in self._readers]
+        self._longest = max(map(len, tables.triggers))
+        self.start = TagPoint()
+
+    def advance(self, point: TagPoint, data: bytes) -> TagPoint:
+        at = 0
+        while at < len(data):
+            if point.inside is not None:
+                point, used = self._inside(point, data[at:])
+                at += used
+            elif point.tag >= 0:
+                point = self._end(point, data[at : at + 1])
+                at += 1
+            elif point.begun:
+                point = self._begin(point, data[at : at + 1])
+                at += 1
+            else:
+                point = self._free(point, data[at : at + 1])
+                at += 1
+        return point
+
+    def _free(self, point: TagPoint, byte: bytes) -> TagPoint:
+        if point.tags and self._tables.stop_after_first:
+            raise OffGrammarError
+        seen = (point.seen + byte)[-self._longest :]
+        trigger = next((t for t in self._tables.triggers if seen.endswith(t)), None)
+        if trigger is None:
+            return point._replace(seen=seen)
+        return self._entered(point._replace(seen=trigger, begun=True))
+
+    def _begin(self, point: TagPoint, byte: bytes) -> TagPoint:
+        return self._entered(point._replace(seen=point.seen + byte))
+
+    def _entered(self, point: TagPoint) -> TagPoint:
+        """The same, or inside a tag whose begin is whole now."""
+        if not any(begin.startswith(point.seen) for begin, _, _ in self._tables.tags):
+            raise OffGrammarError
+        for index, (begin, _, _) in enumerate(self._tables.tags):
+            if begin == point.seen:
+                return TagPoint(b"", False, index, self._readers[index].start, point.tags)
+        return point
+
+    def _inside(self, point: TagPoint, data: bytes) -> tuple[TagPoint, int]:
+        assert point.inside is not None
+        inside, used = self._readers[point.tag].advance_within(point.inside, data)
+        if self._repeats[point.tag].is_dead(inside):
+            raise RepeatedError
+        if inside.mode != Mode.DONE:
+            return point._replace(inside=inside), used
+        behind = point._replace(inside=None)
+        return (behind if self._tables.tags[point.tag][1] else self._left(behind)), used
+
+    def _end(self, point: TagPoint, byte: bytes) -> TagPoint:
+        end = self._tables.tags[point.tag][1]
+        seen = point.seen + byte
+        if not end.startswith(seen):
+            raise OffGrammarError
+        return self._left(point) if seen == end else point._replace(seen=seen)
+
+    def _left(self, point: TagPoint) -> TagPoint:
+        return TagPoint(tags=1)
+
+    def size(self, point: TagPoint) -> float:
+        """Free text may end; elsewhere an end must be looked for."""
+        free = point.tag < 0 and not point.begun
+        return 0 if free and (point.tags or not self._tables.at_least_one) else math.inf
+
+    def close(self, point: TagPoint) -> bytes:
+        if self.size(point) == 0:
+            return b""
+        if point.tag < 0:
+            written = point.seen if point.begun else b""
+            whole = [
+                begin[len(written) :] + self._closers[index].close(self._readers[index].start) + end
+                for index, (begin, end, _) in enumerate(self._tables.tags)
+                if begin.startswith(written)
+            ]
+            return min(whole, key=len)
+        end = self._tables.tags[point.tag][1]
+        if point.inside is None:
+            return end[len(point.seen) :]
+        return self._closers[point.tag].close(point.inside) + end
+
+    def forbid(self, row: MaskRow, point: TagPoint) -> None:
+        if point.inside is not None:
+            self._repeats[point.tag].forbid(row, point.inside)
