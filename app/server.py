@@ -33,6 +33,7 @@ from app.keys import KeyRing
 from app.live import Live, LiveFeed, LiveSnapshot
 from app.middleware import RequestContext
 from app.models_api import get_model, list_models
+from app.openapi_page import openapi_json, openapi_page
 from app.operations import health, metrics, ready
 from app.page import page_routes
 from app.responses import ResponsesEndpoint, cancel_response, delete_response, get_response
@@ -84,6 +85,8 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
             Route("/detokenize", JsonEndpoint(detokenize), methods=["POST"]),
             Route("/tokenizer_info", tokenizer_info),
             Route("/version", show_version),
+            Route("/openapi.json", openapi_json),
+            Route("/docs", openapi_page),
             Route("/health", health),
             Route("/ready", ready),
             Route("/metrics", metrics),

@@ -1,0 +1,171 @@
+"""The OpenAPI 3.1 document of this server, made from the types that requests are decoded into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, get_type_hints
+
+import msgspec
+
+from app import anthropic_wire, responses_wire, tokens_api
+from app.chat_wire import ChatChunk, ChatCompletion
+from app.completions import Completion
+from app.errors import ErrorBody
+from app.models_api import Model, ModelList
+from app.operations import Status
+from app.protocol import ChatRequest, CompletionRequest
+
+_REFERENCE = "#/components/schemas/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path, as documented."""
+
+    method: str
+    path: str
+    summary: str
+    answer: Any
+    """Type of the answer with status 200; None where that is no JSON."""
+    body: Any = None
+    events: Any = None
+    """Type of the data of an event where the answer may be a stream of them."""
+    error: Any = ErrorBody
+
+
+_EVENTS = (
+    responses_wire.Created
+    | responses_wire.InProgress
+    | responses_wire.ItemAdded
+    | responses_wire.PartAdded
+    | responses_wire.TextDelta
+    | responses_wire.TextDone
+    | responses_wire.PartDone
+    | responses_wire.ArgumentsDelta
+    | responses_wire.ArgumentsDone
+    | responses_wire.ItemDone
+    | responses_wire.Completed
+    | responses_wire.Incomplete
+    | responses_wire.Failed
+)
+_ANTHROPIC_EVENTS = (
+    anthropic_wire.MessageStart
+    | anthropic_wire.BlockStart
+    | anthropic_wire.BlockDelta
+    | anthropic_wire.BlockStop
+    | anthropic_wire.MessageDelta
+    | anthropic_wire.MessageStop
+    | anthropic_wire.Error
+)
+
+OPERATIONS = (
+    Operation(
+        "post", "/v1/chat/completions", "Answer a conversation", ChatCompletion, ChatRequest, ChatChunk
+    ),
+    Operation("post", "/v1/completions", "Go on with a text", Completion, CompletionRequest, Completion),
+    Operation(
+        "post",
+        "/v1/responses",
+        "Answer a conversation, and keep it",
+        responses_wire.Response,
+        responses_wire.ResponsesRequest,
+        _EVENTS,
+    ),
+    Operation("get", "/v1/responses/{id}", "A response that is kept", responses_wire.Response),
+    Operation("delete", "/v1/responses/{id}", "Forget a response", dict[str, str | bool]),
+    Operation(
+        "post", "/v1/responses/{id}/cancel", "End a response in the background", responses_wire.Response
+    ),
+    Operation(
+        "post",
+        "/v1/messages",
+        "Answer a conversation in Anthropic's form",
+        anthropic_wire.Message,
+        anthropic_wire.MessagesRequest,
+        _ANTHROPIC_EVENTS,
+        anthropic_wire.Error,
+    ),
+    Operation(
+        "post",
+        "/v1/messages/count_tokens",
+        "Count the tokens of a conversation",
+        anthropic_wire.TokenCount,
+        anthropic_wire.Conversation,
+        error=anthropic_wire.Error,
+    ),
+    Operation("get", "/v1/models", "The model that is served, as a list", ModelList),
+    Operation("get", "/v1/models/{model}", "The model that is served", Model),
+    Operation(
+        "post", "/tokenize", "Text or messages to token ids", tokens_api.Tokens, tokens_api.TokenizeRequest
+    ),
+    Operation(
+        "post", "/detokenize", "Token ids to text", tokens_api.Detokenized, tokens_api.DetokenizeRequest
+    ),
+    Operation("get", "/tokenizer_info", "The tokenizer", tokens_api.TokenizerInfo),
+    Operation("get", "/version", "The server's version", tokens_api.Version),
+    Operation("get", "/health", "Whether the engine runs", Status),
+    Operation("get", "/ready", "Whether requests are taken", Status),
+    Operation("get", "/metrics", "Metrics for Prometheus", None),
+)
+
+
+def document() -> dict[str, Any]:
+    """The document, as JSON values."""
+    types = [type_ for op in OPERATIONS for type_ in (op.body, op.answer, op.events, op.error)]
+    given = [type_ for type_ in types if type_ is not None]
+    schemas, components = msgspec.json.schema_components(given, ref_template=_REFERENCE)
+    schema_of = {id(type_): schema for type_, schema in zip(given, schemas, strict=True)}
+    for op in OPERATIONS:
+        if op.body is not None:
+            _tell_what_is_refused(op.body, components[schema_of[id(op.body)]["$ref"].rpartition("/")[2]])
+    paths: dict[str, dict[str, Any]] = {}
+    for op in OPERATIONS:
+        paths.setdefault(op.path, {})[op.method] = _operation(op, schema_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Radish", "version": version("radish-serve")},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _operation(op: Operation, schema_of: dict[int, Any]) -> dict[str, Any]:
+    content = {"text/plain": {}} if op.answer is None else _json(schema_of[id(op.answer)])
+    if op.events is not None:
+        content["text/event-stream"] = {
+            "schema": {"type": "string"},
+            "x-event-schema": schema_of[id(op.events)],
+        }
+    described: dict[str, Any] = {
+        "summary": op.summary,
+        "operationId": f"{op.method} {op.path}",
+        "responses": {
+            "200": {"description": "Done.", "content": content},
+            "default": {"description": "Refused or failed.", "content": _json(schema_of[id(op.error)])},
+        },
+    }
+    if op.body is not None:
+        described["requestBody"] = {"required": True, "content": _json(schema_of[id(op.body)])}
+    names = [part[1:-1] for part in op.path.split("/") if part.startswith("{")]
+    if names:
+        described["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+        ]
+    return described
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _tell_what_is_refused(type_: type[msgspec.Struct], schema: dict[str, Any]) -> None:
+    """Of a parameter that is not supported, only the values that ask for nothing are in the document."""
+    for name, hint in get_type_hints(type_, include_extras=True).items():
+        for meta in getattr(hint, "__metadata__", ()):
+            if isinstance(meta, msgspec.Meta) and meta.extra and "neutral" in meta.extra:
+                values = sorted(meta.extra["neutral"])
+                schema["properties"][name] = {
+                    "description": "Not supported: any other value is refused.",
+                    "enum": [msgspec.json.decode(value) for value in values],
+                }
