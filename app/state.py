@@ -59,7 +59,8 @@ class AppState:
     def check_ready(self) -> None:
         """Raises ApiError 503 unless new requests are taken."""
         if not self.is_ready:
-            raise unavailable("The server is shutting down.", retry_after_s=self.config.drain_timeout)
+            why = "A step of the engine hangs." if self.engine.is_stuck else "The server is shutting down."
+            raise unavailable(why, retry_after_s=self.config.drain_timeout)
 
     async def decode(self, body: bytes, type_: type[_T]) -> _T:
         """See `app.bodies.decode`."""

@@ -112,6 +112,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float,
         _Meta(gt=0, description="Time a client may not read before it is dropped.", extra={"unit": "s"}),
     ] = 60.0
+    step_timeout: Annotated[
+        float,
+        _Meta(gt=0, description="A step that takes longer is stuck: no new requests.", extra={"unit": "s"}),
+    ] = 120.0
     drain_timeout: Annotated[
         float,
         _Meta(ge=0, description="Time running streams get to finish after SIGTERM.", extra={"unit": "s"}),

@@ -36,8 +36,9 @@ from engine.request import GenerateRequest, Request, Sequence
 from engine.scheduler import Plan, Row, Scheduler
 from engine.snapshot import Snapshot, take
 from engine.stats import Load, Stats
-from engine.stream import Update, UpdateStream
+from engine.stream import TokenLogprob, Update, UpdateStream
 from engine.tokenizer import Tokenizer
+from engine.watchdog import Watchdog
 from grammars.compiler import Compiler
 
 _log = logging.getLogger("radish.engine")
@@ -110,6 +111,7 @@ class Engine:
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._watchdog = Watchdog(config.step_timeout, self._describe)
         self._accepting = False
         self._finish_interval_s = 0.05
         """Running mean of the time between two finishes."""
@@ -120,12 +122,18 @@ class Engine:
     async def start(self) -> None:
         """Begin to take requests."""
         self._accepting = True
+        self._watchdog.start()
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._measure_lag())]
 
     @property
     def is_ready(self) -> bool:
         """Whether new requests are taken."""
-        return self._accepting and not self._tasks[0].done()
+        return self._accepting and not self._tasks[0].done() and not self.is_stuck
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a step takes longer than `config.step_timeout`."""
+        return self._watchdog.is_stuck
 
     @property
     def is_alive(self) -> bool:
@@ -146,6 +154,7 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._watchdog.stop()
         self._worker.shutdown()
         self._masker.shutdown()
         self.compiler.close()
@@ -162,7 +171,7 @@ class Engine:
         """
         if not self.is_ready:
             self.stats.rejected["stopped"] += 1
-            raise EngineStoppedError("the server is shutting down")
+            raise EngineStoppedError("a step hangs" if self.is_stuck else "the server is shutting down")
         try:
             self._check(request)
         except InvalidRequestError:
@@ -180,6 +189,11 @@ class Engine:
             stream=UpdateStream(request.choices),
         )
         handle.sequences += [self._sequence(handle, request, index) for index in range(request.choices)]
+        for sequence in handle.sequences:
+            self._scheduler.add(sequence)
+            self._live[sequence.id] = sequence
+        self._idle.clear()
+        self.stats.started += request.choices
         self._set_deadlines(handle, request)
         self.stats.request_choices.observe(request.choices)
         self._work.set()
@@ -264,7 +278,7 @@ class Engine:
 
     def _sequence(self, handle: Request, request: GenerateRequest, index: int) -> Sequence:
         params = request.params
-        sequence = Sequence(
+        return Sequence(
             id=next(self._ids),
             request=handle,
             index=index,
@@ -281,11 +295,6 @@ class Engine:
             matcher=request.grammar.matcher() if request.grammar else None,
             delay_s=request.priority * self.config.priority_aging,
         )
-        self._scheduler.add(sequence)
-        self._live[sequence.id] = sequence
-        self._idle.clear()
-        self.stats.started += 1
-        return sequence
 
     def _finish(self, sequence: Sequence, update: Update) -> None:
         """End a sequence with `update`, whose finish reason says why."""
@@ -319,7 +328,9 @@ class Engine:
                 upcoming = self._launch(flight)
                 if flight is not None:
                     await self._land(flight)
+                    self._watchdog.end()
                 if upcoming is not None:
+                    self._watchdog.begin()
                     await self._fill_masks(upcoming)
                 elif flight is None:
                     await self._work.wait()
@@ -329,6 +340,7 @@ class Engine:
             self._accepting = False
             raise
         finally:
+            self._watchdog.end()
             # The worker may be waiting for masks that nobody will fill now.
             for step in (flight, upcoming):
                 if step is not None and step.batch.masks is not None:
@@ -408,9 +420,7 @@ class Engine:
             if not sequence.take_sample():
                 self.stats.discarded_tokens += 1
                 continue
-            update = accept_token(sequence, token_id, logprob, self.tokenizer.eos_ids)
-            if update.finish_reason is None:
-                append_forced_tokens(sequence, update, self.tokenizer.eos_ids)
+            update = self._accept(sequence, token_id, logprob)
             if update.token_ids:
                 self.stats.record_tokens(sequence, len(update.token_ids), now)
             if update.finish_reason is not None:
@@ -418,6 +428,17 @@ class Engine:
             else:
                 sequence.request.stream.put(update)
         self.stats.step_commit.observe(time.perf_counter() - started)
+
+    def _accept(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> Update:
+        """What a sampled token makes of its sequence; whatever fails with it ends this sequence only."""
+        try:
+            update = accept_token(sequence, token_id, logprob, self.tokenizer.eos_ids)
+            if update.finish_reason is None:
+                append_forced_tokens(sequence, update, self.tokenizer.eos_ids)
+        except Exception:  # noqa: BLE001  a grammar engine's or the tokenizer's own
+            _log.exception("token %d of request %s failed", token_id, sequence.request.id)
+            return Update(index=sequence.index, finish_reason="error", error="its output could not be read")
+        return update
 
     def _fail(self, step: _Step, error: Exception) -> None:
         """A step raised: its sequences end with an error, all others go on."""
@@ -453,6 +474,11 @@ class Engine:
         indices = np.array([index for index, _ in constrained], np.int64)
         step.batch.masks.set_result(Masks(rows=indices, bits=filled.bits))
         self.stats.step_mask.observe(time.perf_counter() - started)
+
+    def _describe(self) -> str:
+        running = list(self._scheduler.running.values())
+        rows = ", ".join(f"{s.request.id}[{s.index}] {s.scheduled}/{s.length}" for s in running[:16])
+        return f"{self.load()} running (request[choice] scheduled/length): {rows}"
 
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()

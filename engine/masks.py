@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ import numpy as np
 from engine.batch import Int32
 from engine.scheduler import Row
 from grammars.base import GrammarError
+
+_log = logging.getLogger("radish.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +38,7 @@ def fill_masks(rows: Seq[Row], words: int) -> FilledMasks:
             matcher.fill_mask(bits[index])
         except GrammarError as error:
             errors[index] = error.message
+        except Exception:  # noqa: BLE001  a grammar engine's own; it ends its sequence only
+            _log.exception("a mask of request %s failed", row.sequence.request.id)
+            errors[index] = "the grammar failed"
     return FilledMasks(bits, errors)

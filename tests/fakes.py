@@ -96,8 +96,8 @@ class FakeRunner:
         script: Callable[[SampleRow], int | None] = lambda row: None,
     ) -> None:
         self.script = script
-        self.fails: Callable[[Batch], bool] = lambda batch: False
-        """Steps for which `run` raises, as a forward pass might."""
+        self.fails: Callable[[Batch], bool | Exception] = lambda batch: False
+        """Steps for which `run` raises, as a forward pass might, and what."""
         self.batches: list[Batch] = []
         """Every batch that was run."""
         self._page_size = page_size
@@ -130,8 +130,10 @@ class FakeRunner:
         for at, index in zip(batch.pending_at, batch.pending_from, strict=True):
             token_ids[at] = self._sampled[index]
         self._sampled = [0] * len(batch.samples)
-        if self.fails(batch):
-            raise RuntimeError("injected failure of the forward pass")
+        failure = self.fails(batch)
+        if failure:
+            injected = RuntimeError("injected failure of the forward pass")
+            raise failure if isinstance(failure, Exception) else injected
         states = self._forward(batch, token_ids)
         masks = batch.masks.result() if batch.masks is not None else None
         self._sampled = [

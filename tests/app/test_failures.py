@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from engine.batch import SampleRow
+from engine.tokenizer import Tokenizer
 from tests.app.harness import Served, chat_body, error_of, events, raw_client, serving, until
 from tests.fakes import hashed_tokens
 
@@ -158,3 +159,34 @@ async def test_a_draining_server_finishes_what_runs_and_refuses_what_comes(serve
         assert events((await running).text)[-1]["choices"][0]["finish_reason"] == "length"
     finally:
         served.state.draining = False
+
+
+async def test_a_tokenizer_that_raises_fails_its_request_only(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = Tokenizer.encode
+
+    def faulty(self: Tokenizer, text: str, **flags: bool) -> list[int]:
+        if text == "bad":
+            raise ZeroDivisionError
+        return encode(self, text, **flags)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tokenizer, "encode", faulty)
+        bad, good = await asyncio.gather(served.complete("bad"), served.complete("good", max_tokens=3))
+    assert (bad.status_code, error_of(bad)["code"]) == (500, "internal_error")
+    assert good.status_code == 200
+
+
+async def test_a_stuck_step_is_told_by_readiness() -> None:
+    async with serving(step_timeout=0.05) as served:
+        served.runner.pause()
+        stuck = asyncio.create_task(served.complete(max_tokens=3))
+        await until(lambda: served.engine.is_stuck)
+        for response in (await served.http.get("/ready"), await served.complete()):
+            assert response.status_code == 503
+            assert error_of(response)["message"] == "A step of the engine hangs."
+        served.runner.resume()
+        assert (await stuck).status_code == 200
+        await until(lambda: served.engine.is_ready)
+        assert (await served.http.get("/ready")).status_code == 200

@@ -21,7 +21,7 @@ from app.server import create_app, listen, serve, url_of
 from engine.config import Config
 from engine.engine import Engine
 from engine.tokenizer import Tokenizer
-from tests.app.harness import Served, events, raw_client, until
+from tests.app.harness import CONTROL_PROMPT, CONTROL_TEXT, Served, events, raw_client, until
 from tests.fakes import FakeRunner, assert_quiet, fake_engine, hashed_tokens
 
 
@@ -216,3 +216,22 @@ def test_a_stopped_process_exits_with_zero(number: signal.Signals) -> None:
         assert httpx.post(f"{url}/v1/completions", json=body).status_code == 200
         process.send_signal(number)
         assert process.wait(20) == 0
+
+
+def test_a_killed_process_can_be_started_again_at_once() -> None:
+    """The next one takes the same address and has the same texts."""
+    with listen(Config(port=0)) as free:
+        port = int(url_of(free).rpartition(":")[2])
+    program = _PROGRAM.replace("port=0", f"port={port}")
+    body = {"model": "fake", "prompt": CONTROL_PROMPT, "max_tokens": 12}
+    for _ in range(2):
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url.endswith(f":{port}")
+            answer = httpx.post(f"{url}/v1/completions", json=body).json()
+            assert answer["choices"][0]["text"] == CONTROL_TEXT
+            long = {**body, "max_tokens": 4000, "stream": True}
+            with httpx.stream("POST", f"{url}/v1/completions", json=long):
+                process.kill()
+                assert process.wait(20) == -signal.SIGKILL

@@ -1,0 +1,198 @@
+"""One fault at a time, injected from outside; afterwards the engine is quiet and has the known text."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from engine.batch import Batch, SampleRow
+from engine.detokenizer import Detokenizer
+from engine.engine import Engine
+from engine.errors import EngineStoppedError
+from engine.stream import Update
+from grammars.base import Grammar, MaskRow
+from tests.engine.test_engine import hashed_text, running, until
+from tests.fakes import FakeRunner, assert_quiet, collect, generate_request
+
+
+@asynccontextmanager
+async def recovering(**settings: Any) -> AsyncIterator[tuple[Engine, FakeRunner]]:
+    """An engine that says the known text once the faults are over."""
+    async with running(**settings) as (engine, runner):
+        yield engine, runner
+        runner.resume()
+        runner.fails = lambda batch: False
+        runner.script = lambda row: None
+        assert await say(engine, "the control prompt", max_tokens=12) == hashed_text("the control prompt", 12)
+        assert_quiet(engine)
+
+
+async def say(engine: Engine, prompt: str, **fields: Any) -> str:
+    (output,) = await collect(engine.submit(generate_request(prompt, **fields), request_id=prompt))
+    return output.text
+
+
+async def ended(engine: Engine, prompt: str, **fields: Any) -> Update:
+    (output,) = await collect(engine.submit(generate_request(prompt, **fields), request_id=prompt))
+    return output
+
+
+def has(letter: str) -> Callable[[Batch], bool]:
+    """Whether a batch samples for a prompt that begins with `letter`."""
+    return lambda batch: any(row.tokens[0] == ord(letter) for row in batch.samples)
+
+
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("CUDA out of memory"), MemoryError(), AssertionError(), np.linalg.LinAlgError()]
+)
+async def test_forward_raises(fault: Exception) -> None:
+    async with recovering() as (engine, runner):
+        runner.fails = lambda batch: fault if has("!")(batch) else False
+        output = await ended(engine, "!", max_tokens=9)
+        assert (output.finish_reason, output.error) == ("error", "the forward pass failed")
+        assert await say(engine, "fine", max_tokens=9) == hashed_text("fine", 9)
+
+
+async def test_every_other_step_raises() -> None:
+    """Whoever is in a failing step ends with an error; whoever waits is served in turn."""
+    async with recovering(max_running=2) as (engine, runner):
+        steps = iter(range(1 << 30))
+        runner.fails = lambda batch: next(steps) % 3 == 2
+        outputs = await asyncio.gather(*(ended(engine, f"{n}", max_tokens=2) for n in range(30)))
+        assert {output.finish_reason for output in outputs} == {"error", "length"}
+        for number, output in enumerate(outputs):
+            if output.finish_reason == "length":
+                assert output.text == hashed_text(f"{number}", 2)
+
+
+async def test_a_row_of_nan_ends_alone() -> None:
+    def script(row: SampleRow) -> int | None:
+        return -1 if row.tokens[0] == ord("!") and row.position == 4 else None
+
+    async with recovering(script=script) as (engine, _):
+        bad, good = await asyncio.gather(*(ended(engine, text, max_tokens=9) for text in "!?"))
+        assert (bad.finish_reason, bad.error) == ("error", "the model gave no usable probabilities")
+        assert good.text == hashed_text("?", 9)
+
+
+class FaultyGrammar:
+    """Allows every byte; at its third token does what it is told to."""
+
+    width = 272
+    is_complete = is_exhausted = is_terminated = False
+
+    def __init__(self, *, accepts: Callable[[], bool], fills: Callable[[], None]) -> None:
+        self.num_tokens = 0
+        self._accepts = accepts
+        self._fills = fills
+
+    def matcher(self) -> FaultyGrammar:
+        return self
+
+    def fill_mask(self, row: MaskRow) -> None:
+        row[:8] = -1
+        if self.num_tokens == 2:
+            self._fills()
+
+    def accept(self, token_id: int) -> bool:
+        self.num_tokens += 1
+        return self._accepts() if self.num_tokens == 3 else True
+
+    def accept_within(self, token_id: int, budget: int) -> int | None:
+        return token_id if self.accept(token_id) else None
+
+    def shortest_close(self) -> list[int] | None:
+        return None
+
+    def forced_tokens(self) -> list[int]:
+        return []
+
+
+def breaks() -> Any:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("grammar", "error"),
+    [
+        (FaultyGrammar(accepts=lambda: False, fills=lambda: None), "the grammar refused the sampled token"),
+        (FaultyGrammar(accepts=breaks, fills=lambda: None), "its output could not be read"),
+        (FaultyGrammar(accepts=lambda: True, fills=breaks), "the grammar failed"),
+    ],
+    ids=["refuses", "accept raises", "mask raises"],
+)
+async def test_a_faulty_matcher_ends_its_own_request(grammar: FaultyGrammar, error: str) -> None:
+    async with recovering() as (engine, _):
+        bad, good = await asyncio.gather(
+            ended(engine, "bad", max_tokens=9, grammar=cast("Grammar", grammar)),
+            ended(engine, "good", max_tokens=9),
+        )
+        assert bad.finish_reason == "error"
+        assert error in (bad.error or "")
+        assert (good.finish_reason, good.text) == ("length", hashed_text("good", 9))
+
+
+async def test_the_detokenizer_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = Detokenizer.add
+    count = iter(range(1 << 30))
+
+    def faulty(self: Detokenizer, ids: Any) -> str:
+        if next(count) == 3:
+            raise ZeroDivisionError
+        return add(self, ids)
+
+    async with recovering() as (engine, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(Detokenizer, "add", faulty)
+            outputs = await asyncio.gather(*(ended(engine, text, max_tokens=9) for text in ("a", "b")))
+        assert sorted(output.finish_reason or "" for output in outputs) == ["error", "length"]
+
+
+async def test_a_choice_that_cannot_be_made_leaves_none_of_its_request() -> None:
+    made = iter(range(3))
+
+    class Grammar3(FaultyGrammar):
+        def matcher(self) -> FaultyGrammar:
+            return self if next(made) < 2 else breaks()
+
+    grammar = cast("Grammar", Grammar3(accepts=lambda: True, fills=lambda: None))
+    async with recovering() as (engine, _):
+        with pytest.raises(ZeroDivisionError):
+            engine.submit(generate_request("x", choices=3, grammar=grammar), request_id="r")
+        assert engine.stats.started == 0
+
+
+async def test_a_stuck_step_turns_readiness_off_and_says_where_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with recovering(step_timeout=0.05) as (engine, runner):
+        runner.pause()
+        request = engine.submit(generate_request("x", max_tokens=5), request_id="the-request")
+        await until(lambda: not engine.is_ready)
+        assert engine.is_stuck
+        assert engine.is_alive
+        with pytest.raises(EngineStoppedError, match="hangs"):
+            engine.submit(generate_request("y"), request_id="r")
+        await until(lambda: bool(caplog.records))
+        (record,) = caplog.records
+        assert record.levelno == logging.CRITICAL
+        assert "the-request[0] 2/3" in record.message
+        assert "Thread radish-forward" in record.message
+        assert "self._gate.wait_for" in record.message
+        runner.resume()
+        assert (await collect(request))[0].text == hashed_text("x", 5)
+        await until(lambda: engine.is_ready)
+        caplog.clear()
+
+
+async def test_an_idle_engine_is_not_stuck() -> None:
+    async with recovering(step_timeout=0.02) as (engine, _):
+        await say(engine, "x", max_tokens=3)
+        await until(lambda: engine._watchdog._since is None)
+        assert engine.is_ready
