@@ -12,6 +12,7 @@ from app.anthropic_wire import (
     Conversation,
     MessagesRequest,
     TextBlock,
+    ThinkingBlock,
     TokenCount,
     ToolChoice,
     ToolResultBlock,
@@ -139,7 +140,8 @@ def _assistant(turn: AssistantTurn) -> Message:
         if isinstance(block, ToolUseBlock)
     ]
     said = [block for block in turn.content if isinstance(block, TextBlock)]
-    return AssistantMessage(_text(said), tool_calls=calls or None)
+    thought = "".join(block.thinking for block in turn.content if isinstance(block, ThinkingBlock))
+    return AssistantMessage(_text(said), reasoning_content=thought or None, tool_calls=calls or None)
 
 
 def _text(content: str | list[TextBlock]) -> str:

@@ -21,6 +21,8 @@ from app.anthropic_wire import (
     StopReason,
     TextBlock,
     TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
     ToolUseBlock,
     Usage,
     error_body,
@@ -29,7 +31,7 @@ from app.errors import ApiError
 from app.generation import Usage as GenerationUsage
 from app.replies import ChunkUsage, Identity
 from app.sse import named_event
-from app.tool_calls import CallArguments, CallStart, Content, Piece, Splitter, pieces_of
+from app.tool_calls import CallArguments, CallStart, Content, Piece, Reasoning, Splitter, pieces_of
 from engine.stream import Update
 
 
@@ -101,6 +103,13 @@ class AnthropicReply:
                     yield self._begin(block)
                 yield BlockDelta(len(self._blocks) - 1, TextDelta(text))
                 block.text += text
+            case Reasoning(text):
+                if not self._blocks:
+                    yield self._begin(ThinkingBlock(""))
+                (thought,) = self._blocks
+                assert isinstance(thought, ThinkingBlock)
+                yield BlockDelta(0, ThinkingDelta(text))
+                thought.thinking += text
             case CallStart(_, id_, name):
                 yield from self._end_block()
                 yield self._begin(ToolUseBlock(id_.replace("call_", "toolu_"), name, {}))

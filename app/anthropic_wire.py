@@ -15,6 +15,12 @@ class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
     text: str
 
 
+class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
+    thinking: str
+    signature: str = ""
+    """Nothing has to be signed here."""
+
+
 class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
     id: str
     name: str
@@ -32,7 +38,7 @@ class UserTurn(msgspec.Struct, tag_field="role", tag="user"):
 
 
 class AssistantTurn(msgspec.Struct, tag_field="role", tag="assistant"):
-    content: str | list[TextBlock | ToolUseBlock]
+    content: str | list[TextBlock | ThinkingBlock | ToolUseBlock]
 
 
 class ClientTool(msgspec.Struct, kw_only=True):
@@ -98,7 +104,7 @@ class Usage(msgspec.Struct, kw_only=True):
 
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
-Block = TextBlock | ToolUseBlock
+Block = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class Message(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
@@ -124,13 +130,17 @@ class TextDelta(msgspec.Struct, tag_field="type", tag="text_delta"):
     text: str
 
 
+class ThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
+    thinking: str
+
+
 class InputDelta(msgspec.Struct, tag_field="type", tag="input_json_delta"):
     partial_json: str
 
 
 class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):
     index: int
-    delta: TextDelta | InputDelta
+    delta: TextDelta | ThinkingDelta | InputDelta
 
 
 class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):

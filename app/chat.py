@@ -26,7 +26,7 @@ from app.prompt_report import PromptReport, prompt_report
 from app.protocol import ChatRequest
 from app.replies import ChunkUsage, Exchange, Identity
 from app.state import AppState
-from app.tool_calls import CallArguments, CallStart, Content, Piece, Splitter, pieces_of
+from app.tool_calls import CallArguments, CallStart, Content, Piece, Reasoning, Splitter, pieces_of
 from engine.stream import TokenLogprob, Update
 from engine.tokenizer import Tokenizer
 
@@ -168,6 +168,8 @@ def _delta(piece: Piece) -> Delta:
     match piece:
         case Content(text):
             return Delta(content=text)
+        case Reasoning(text):
+            return Delta(reasoning_content=text, reasoning=text)
         case CallStart(index, id_, name):
             function = FunctionDelta(name=name, arguments="")
             return Delta(tool_calls=[CallDelta(index=index, id=id_, type="function", function=function)])
@@ -176,16 +178,21 @@ def _delta(piece: Piece) -> Delta:
 
 
 def _message(pieces: Iterable[Piece]) -> Message:
-    text = ""
+    text = thought = ""
     calls: list[Call] = []
     for piece in pieces:
         match piece:
             case Content():
                 text += piece.text
+            case Reasoning():
+                thought += piece.text
             case CallStart():
                 calls.append(Call(id=piece.id, function=CalledFunction(piece.name, "")))
             case CallArguments():
                 calls[piece.index].function.arguments += piece.text
+    message = Message(content=text)
     if calls:
-        return Message(content=text or None, tool_calls=calls)
-    return Message(content=text)
+        message.content, message.tool_calls = text or None, calls
+    if thought:
+        message.reasoning_content = message.reasoning = thought
+    return message

@@ -10,9 +10,11 @@ from app.generation import Generation
 from app.protocol import ChatRequest
 from app.sampling import sampling_params, truncate
 from app.state import AppState
+from app.thinking import OPEN, Thinking
 from app.tool_calls import Splitter
 from app.tools import plan_answer
 from engine.request import GenerateRequest
+from engine.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ async def submit_chat(
         raise bad_request(
             "add_generation_prompt must be false to continue the final message.", "add_generation_prompt"
         )
-    plan = plan_answer(request)
+    plan = plan_answer(request, state.call_format)
     logprobs = _wanted_logprobs(request)
     prompt = truncate(await state.encode_chat(request, plan.tools), request)
     params = sampling_params(
@@ -59,7 +61,16 @@ async def submit_chat(
         priority=request.priority or 0,
     )
     generation = Generation(state.engine, [generate], request_id=request_id, prompt_field=prompt_field)
-    return ChatGeneration(generation, plan.splitter)
+    if plan.constraint is not None or not state.thinks:
+        return ChatGeneration(generation, plan.splitter)
+    begun = _ends_with(prompt, OPEN, state.engine.tokenizer)
+    return ChatGeneration(generation, lambda: Thinking(plan.splitter(), begun=begun))
+
+
+def _ends_with(prompt: list[int], text: str, tokenizer: Tokenizer) -> bool:
+    """Whether the prompt's text ends with `text`, white space aside."""
+    tail = b"".join(tokenizer.bytes_of(token_id, skip_special=False) for token_id in prompt[-16:])
+    return tail.rstrip().endswith(text.encode())
 
 
 def _wanted_logprobs(request: ChatRequest) -> int | None:

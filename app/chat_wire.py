@@ -26,6 +26,9 @@ class Message(msgspec.Struct, kw_only=True):
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    """The same, as newer clients of vLLM call it."""
     tool_calls: list[Call] | UnsetType = UNSET
 
 
@@ -66,6 +69,8 @@ class CallDelta(msgspec.Struct, kw_only=True):
 class Delta(msgspec.Struct, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     tool_calls: list[CallDelta] | UnsetType = UNSET
 
 

@@ -42,6 +42,8 @@ _EVENTS = (
     | responses_wire.TextDelta
     | responses_wire.TextDone
     | responses_wire.PartDone
+    | responses_wire.ReasoningDelta
+    | responses_wire.ReasoningDone
     | responses_wire.ArgumentsDelta
     | responses_wire.ArgumentsDone
     | responses_wire.ItemDone

@@ -18,7 +18,7 @@ from app.messages import (
     ToolMessage,
     UserMessage,
 )
-from app.responses_wire import CallItem, Item, MessageItem
+from app.responses_wire import CallItem, Item, MessageItem, ReasoningItem
 
 
 class _InputText(msgspec.Struct, tag_field="type", tag="input_text"):
@@ -75,6 +75,8 @@ def messages_of(given: str | list[dict[str, Any]]) -> list[Message]:
         return [UserMessage(given)]
     messages: list[Message] = []
     for index, item in enumerate(given):
+        if item.get("type") == "reasoning":
+            continue  # what was thought is no part of the conversation
         _append(messages, _item(item, f"input[{index}]"))
     return messages
 
@@ -84,6 +86,8 @@ def messages_of_output(items: list[Item]) -> list[Message]:
     messages: list[Message] = []
     for item in items:
         match item:
+            case ReasoningItem():
+                pass  # what was thought is no part of the conversation
             case MessageItem():
                 text = "".join(part.text for part in item.content)
                 _append(messages, _MessageInput("assistant", text))

@@ -29,6 +29,10 @@ from app.responses_wire import (
     MessageItem,
     PartAdded,
     PartDone,
+    ReasoningDelta,
+    ReasoningDone,
+    ReasoningItem,
+    ReasoningPart,
     Response,
     ResponseUsage,
     Status,
@@ -37,7 +41,7 @@ from app.responses_wire import (
     TextPart,
 )
 from app.sse import named_event
-from app.tool_calls import CallArguments, CallStart, Content, Piece, Splitter, pieces_of
+from app.tool_calls import CallArguments, CallStart, Content, Piece, Reasoning, Splitter, pieces_of
 from engine.stream import Update
 
 
@@ -118,6 +122,8 @@ class ResponsesReply:
         match piece:
             case Content(text):
                 yield from self._take_text(text)
+            case Reasoning(text):
+                yield from self._take_thought(text)
             case CallStart(_, id_, name):
                 yield from self._end_item("completed")
                 yield self._begin(
@@ -140,10 +146,20 @@ class ResponsesReply:
         message.content[0].text += text
         yield TextDelta(item_id=message.id, output_index=len(self._items) - 1, delta=text)
 
+    def _take_thought(self, text: str) -> Iterator[Event]:
+        """Thoughts come before all else."""
+        if not self._items:
+            item = ReasoningItem(id=_id("rs"), status="in_progress", content=[ReasoningPart("")])
+            yield self._begin(item)
+        (thought,) = self._items
+        assert isinstance(thought, ReasoningItem)
+        thought.content[0].text += text
+        yield ReasoningDelta(item_id=thought.id, output_index=0, delta=text)
+
     def _begin(self, item: Item) -> Event:
         self._items.append(item)
         # What is written to the item later is no part of this event.
-        shown = replace(item, content=[]) if isinstance(item, MessageItem) else replace(item)
+        shown = replace(item) if isinstance(item, CallItem) else replace(item, content=[])
         return ItemAdded(output_index=len(self._items) - 1, item=shown)
 
     def _end_item(self, status: Status) -> Iterator[Event]:
@@ -157,6 +173,8 @@ class ResponsesReply:
                 (part,) = item.content
                 yield TextDone(item_id=item.id, output_index=index, text=part.text)
                 yield PartDone(item_id=item.id, output_index=index, part=part)
+            case ReasoningItem():
+                yield ReasoningDone(item_id=item.id, output_index=index, text=item.content[0].text)
             case CallItem():
                 yield ArgumentsDone(
                     item_id=item.id, output_index=index, name=item.name, arguments=item.arguments

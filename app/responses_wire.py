@@ -96,6 +96,17 @@ class MessageItem(msgspec.Struct, tag_field="type", tag="message", kw_only=True)
     content: list[TextPart]
 
 
+class ReasoningPart(msgspec.Struct, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning", kw_only=True):
+    id: str
+    status: Status
+    summary: list[Any] = []
+    content: list[ReasoningPart]
+
+
 class CallItem(msgspec.Struct, tag_field="type", tag="function_call", kw_only=True):
     id: str
     status: Status
@@ -104,7 +115,7 @@ class CallItem(msgspec.Struct, tag_field="type", tag="function_call", kw_only=Tr
     arguments: str
 
 
-Item = MessageItem | CallItem
+Item = MessageItem | ReasoningItem | CallItem
 
 
 class InputTokensDetails(msgspec.Struct):
@@ -209,6 +220,14 @@ class TextDelta(_PartEvent, tag="response.output_text.delta"):
 class TextDone(_PartEvent, tag="response.output_text.done"):
     text: str
     logprobs: list[Any] = []
+
+
+class ReasoningDelta(_PartEvent, tag="response.reasoning_text.delta"):
+    delta: str
+
+
+class ReasoningDone(_PartEvent, tag="response.reasoning_text.done"):
+    text: str
 
 
 class ArgumentsDelta(Event, tag="response.function_call_arguments.delta"):

@@ -18,6 +18,8 @@ from app.protocol import ChatRequest, SamplingFields, refuse_unsupported
 from app.responses_store import ResponseStore
 from app.structured import FieldConstraint
 from app.templates import ChatTemplate, TemplateError
+from app.thinking import OPEN
+from app.tool_calls import CALL_FORMATS
 from engine.config import Config
 from engine.engine import Engine
 from grammars.base import Grammar, GrammarError
@@ -45,6 +47,13 @@ class AppState:
         self.responses = ResponseStore(capacity=_MOST_RESPONSES, max_messages=_MOST_MESSAGES)
         tokenizer = engine.tokenizer
         self._template = ChatTemplate(tokenizer)
+        template = tokenizer.chat_template or ""
+        self.thinks = OPEN in template or "reasoning_content" in template
+        """Whether the model may begin its answers with what it thinks."""
+        form = config.tool_call_format
+        if form == "auto":
+            form = "mistral" if "[TOOL_CALLS]" in template else "json"
+        self.call_format = CALL_FORMATS[form]
         self._longest_token = max(map(len, (*tokenizer.token_bytes, *tokenizer.special_tokens)))
         self._threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="radish-prepare")
 

@@ -24,6 +24,13 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What a model that thinks wrote between `<think>` and `</think>`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallStart:
     index: int
     id: str
@@ -36,7 +43,7 @@ class CallArguments:
     text: str
 
 
-Piece = Content | CallStart | CallArguments
+Piece = Content | Reasoning | CallStart | CallArguments
 
 
 class Splitter(Protocol):
@@ -98,12 +105,72 @@ class NamedCall:
         return [CallStart(0, _call_id(), self._name)]
 
 
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """How a model writes calls. The patterns end where the arguments begin and name the group `name`."""
+
+    first: regex.Pattern[str]
+    """A call that the answer begins with."""
+    next: regex.Pattern[str]
+    """A call right after another one's arguments."""
+    later: regex.Pattern[str]
+    """A call within text."""
+    closed: regex.Pattern[str]
+    """What may follow the last call's arguments and is no content."""
+
+
 _HEADER = r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]{1,64})"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+_NAME = r"(?P<name>[a-zA-Z0-9_.-]{1,64})"
 _CLOSE = r"\s*\}?\s*(?:</tool_call>|\])?\s*"
-_FIRST = regex.compile(r"\s*(?:<tool_call>|\[)?" + _HEADER)
-_NEXT = regex.compile(_CLOSE + r"[,;]?\s*(?:<tool_call>|\[)?" + _HEADER)
-_LATER = regex.compile("<tool_call>" + _HEADER)
-_CLOSED = regex.compile(r"\A" + _CLOSE)
+_OPEN = r"(?:<tool_call>|\[)?"
+_PYTHON = r"(?:<\|python_tag\|>)?"
+_MISTRAL = r"(?:\[TOOL_CALLS\])?\s*" + _NAME + r"(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)"
+_NEVER = regex.compile(r"(?!)")
+
+
+def _compiled(first: str, next_: str, later: str | None, closed: str) -> CallFormat:
+    return CallFormat(
+        regex.compile(first),
+        regex.compile(next_),
+        regex.compile(later) if later else _NEVER,
+        regex.compile(r"\A" + closed),
+    )
+
+
+JSON_CALLS = _compiled(
+    r"\s*" + _OPEN + _HEADER, _CLOSE + r"[,;]?\s*" + _OPEN + _HEADER, "<tool_call>" + _HEADER, _CLOSE
+)
+"""`{"name": NAME, "arguments": VALUE}`, between `<tool_call>` and `</tool_call>`, or as what the answer
+begins with, alone or in an array. "parameters" may stand for "arguments"."""
+
+HERMES_CALLS = _compiled(
+    r"\s*<tool_call>" + _HEADER,
+    r"\s*\}?\s*(?:</tool_call>)?\s*<tool_call>" + _HEADER,
+    "<tool_call>" + _HEADER,
+    r"\s*\}?\s*(?:</tool_call>)?\s*",
+)
+"""Of Hermes and Qwen: only what is between `<tool_call>` and `</tool_call>`."""
+
+LLAMA3_CALLS = _compiled(
+    r"\s*" + _PYTHON + _HEADER, r"\s*\}?\s*;?\s*" + _PYTHON + _HEADER, None, r"\s*\}?\s*"
+)
+"""Of Llama 3: `{"name": NAME, "parameters": VALUE}`, more of them after a semicolon."""
+
+MISTRAL_CALLS = _compiled(
+    rf"\s*(?:{_MISTRAL}|(?:\[TOOL_CALLS\])?\s*\[?{_HEADER})",
+    rf"\s*(?:{_MISTRAL}|\}}?\s*,?\s*{_HEADER})",
+    rf"\[TOOL_CALLS\]\s*(?:{_MISTRAL}|\[?{_HEADER})",
+    r"\s*\}?\s*\]?\s*",
+)
+"""Of Mistral: `[TOOL_CALLS]` before an array of calls, or before each call's name, which `[ARGS]` may follow;
+as special tokens these marks are mostly not part of the text."""
+
+CALL_FORMATS = {
+    "json": JSON_CALLS,
+    "hermes": HERMES_CALLS,
+    "llama3": LLAMA3_CALLS,
+    "mistral": MISTRAL_CALLS,
+}
 
 
 class _At(Enum):
@@ -115,17 +182,18 @@ class _At(Enum):
 
 
 class Calls:
-    """Calls of the form `{"name": NAME, "arguments": VALUE}`, between `<tool_call>` and `</tool_call>`, or
-    as what the answer begins with, alone or in an array. "parameters" may stand for "arguments".
+    """Text with calls in it, in one format.
 
     Whatever turns out not to be a call of a known function is content.
 
     Args:
         names: the functions that may be called.
         single: only the first call counts; what follows it is dropped.
+        form: how calls are written.
     """
 
-    def __init__(self, names: frozenset[str], *, single: bool = False) -> None:
+    def __init__(self, names: frozenset[str], *, single: bool = False, form: CallFormat = JSON_CALLS) -> None:
+        self._form = form
         self._names = names
         self._single = single
         self._calls = 0
@@ -144,7 +212,7 @@ class Calls:
     def finish(self) -> list[Piece]:
         rest, self._held = self._held, ""
         if self._at is _At.AFTER_CALL:
-            rest = _CLOSED.sub("", rest, count=1)
+            rest = self._form.closed.sub("", rest, count=1)
         return [Content(rest)] if rest and self._at is not _At.END else []
 
     def finish_reason(self, reason: FinishReason) -> str:
@@ -156,11 +224,11 @@ class Calls:
             case _At.ARGUMENTS:
                 return self._read_arguments(pieces)
             case _At.BEGINNING:
-                found = _FIRST.match(self._held, partial=True)
+                found = self._form.first.match(self._held, partial=True)
             case _At.AFTER_CALL:
-                found = _NEXT.match(self._held, partial=True)
+                found = self._form.next.match(self._held, partial=True)
             case _:
-                found = _LATER.search(self._held, partial=True)
+                found = self._form.later.search(self._held, partial=True)
         if found is None:
             return self._read_text(pieces)
         if found.partial:
@@ -191,7 +259,7 @@ class Calls:
         if self._at is _At.TEXT:
             self._give_text(len(self._held), pieces)
         elif self._at is _At.AFTER_CALL:
-            self._held = _CLOSED.sub("", self._held, count=1)
+            self._held = self._form.closed.sub("", self._held, count=1)
         self._at = _At.TEXT
         return True
 

@@ -15,7 +15,7 @@ from typing import Any
 from app.errors import bad_request
 from app.protocol import ChatRequest, NamedToolChoice, Tool
 from app.structured import FieldConstraint, text_constraint
-from app.tool_calls import Calls, NamedCall, PlainText, RequiredCalls, Splitter
+from app.tool_calls import JSON_CALLS, CallFormat, Calls, NamedCall, PlainText, RequiredCalls, Splitter
 from grammars.spec import Constraint
 
 MAX_CALLS = 16
@@ -38,8 +38,11 @@ class AnswerPlan:
     """Makes the reader of one choice's text."""
 
 
-def plan_answer(request: ChatRequest) -> AnswerPlan:
+def plan_answer(request: ChatRequest, form: CallFormat = JSON_CALLS) -> AnswerPlan:
     """Decide from `tools`, `tool_choice` and the text constraints.
+
+    Args:
+        form: how the model writes calls that nothing forces it to.
 
     Raises:
         ApiError: 400; they contradict each other or are malformed.
@@ -63,7 +66,7 @@ def plan_answer(request: ChatRequest) -> AnswerPlan:
             constraint = Constraint.json_schema(_parameters(function.parameters))
             return AnswerPlan(shown, FieldConstraint("tools", constraint), lambda: NamedCall(named.name))
         case _:
-            return AnswerPlan(shown, None, lambda: Calls(names, single=single))
+            return AnswerPlan(shown, None, lambda: Calls(names, single=single, form=form))
 
 
 def _check_names(tools: list[Tool], choice: str | NamedToolChoice) -> None:

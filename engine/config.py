@@ -132,6 +132,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     share_prefixes: Annotated[
         bool, _Meta(description="Share cached prefixes between keys: who knows a text can time it.")
     ] = False
+    tool_call_format: Annotated[
+        Literal["auto", "json", "hermes", "llama3", "mistral"],
+        _Meta(
+            description="How the model writes calls; json reads Hermes' and Llama's forms too. auto: "
+            "mistral where the chat template has [TOOL_CALLS], else json."
+        ),
+    ] = "auto"
     cors_origins: Annotated[
         str | None,
         _Meta(description="Origins whose pages may ask this server, separated by commas; * for all."),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.tool_calls import (
+    CALL_FORMATS,
     CallArguments,
     Calls,
     CallStart,
@@ -174,3 +175,42 @@ def test_a_named_call_starts_even_when_nothing_was_said() -> None:
 def test_ids_are_unique() -> None:
     starts: list[Any] = [NamedCall("f").finish()[0] for _ in range(100)]
     assert len({start.id for start in starts}) == 100
+
+
+IN_FORMS = {
+    "llama3": '<|python_tag|>{"name": "f", "parameters": {A}}; {"name": "get_weather", "parameters": {B}}',
+    "mistral": '[TOOL_CALLS] [{"name": "f", "arguments": {A}}, {"name": "get_weather", "arguments": {B}}]',
+    "mistral names": "[TOOL_CALLS]f[ARGS]{A}[TOOL_CALLS]get_weather[ARGS]{B}",
+    "mistral without marks": "f{A}get_weather{B}",
+    "llama3 without marks": '{"name": "f", "parameters": {A}}',
+}
+
+
+@pytest.mark.parametrize("name", IN_FORMS)
+@given(data=st.data(), first=ARGUMENTS, second=ARGUMENTS)
+def test_every_form_is_read_however_it_is_cut(
+    name: str, data: st.DataObject, first: str, second: str
+) -> None:
+    text = IN_FORMS[name].replace("{A}", first).replace("{B}", second)
+    form = CALL_FORMATS[name.split(maxsplit=1)[0]]
+    expected = [("f", first), ("get_weather", second)][: 2 if "{B}" in IN_FORMS[name] else 1]
+    assert read(Calls(NAMES, form=form), data.draw(cuts(text))) == ("", expected, "tool_calls")
+
+
+@given(data=st.data(), first=ARGUMENTS, second=ARGUMENTS)
+def test_hermes_reads_nothing_but_what_is_tagged(data: st.DataObject, first: str, second: str) -> None:
+    bare = f'{{"name": "f", "arguments": {first}}}'
+    other = f'{{"name": "get_weather", "arguments": {second}}}'
+    text = f"Well. <tool_call>\n{bare}\n</tool_call>\n<tool_call>{other}</tool_call>"
+    hermes = CALL_FORMATS["hermes"]
+    expected = ("Well. ", [("f", first), ("get_weather", second)], "tool_calls")
+    assert read(Calls(NAMES, form=hermes), data.draw(cuts(text))) == expected
+    assert read(Calls(NAMES, form=hermes), data.draw(cuts(bare))) == (bare, [], "stop")
+
+
+def test_mistral_reads_marked_calls_within_text_and_leaves_other_names_alone() -> None:
+    mistral = CALL_FORMATS["mistral"]
+    text = 'Let me see. [TOOL_CALLS]f[ARGS]{"a": 1}'
+    assert read(Calls(NAMES, form=mistral), list(text)) == ("Let me see. ", [("f", '{"a": 1}')], "tool_calls")
+    for text in ("f is {a: 1}", "g{}", "f"):
+        assert read(Calls(NAMES, form=mistral), list(text)) == (text, [], "stop")

@@ -1,0 +1,120 @@
+"""What a model thinks is told apart from what it answers, however the text was cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.thinking import Thinking
+from app.tool_calls import Calls, CallStart, Content, PlainText, Reasoning
+from tests.app.harness import Served, chat_body, events
+from tests.app.test_tool_calls import cuts
+from tests.fakes import IM_START, say
+
+THOUGHT = "<think>\nIs 1 < 2? </thin k>\n\n</think>\n\nYes. <think>no</think>"
+
+
+def read(parts: list[str], *, begun: bool = False) -> tuple[str, str]:
+    splitter = Thinking(PlainText(), begun=begun)
+    pieces = [piece for part in parts for piece in splitter.feed(part)] + splitter.finish()
+    thought = "".join(piece.text for piece in pieces if isinstance(piece, Reasoning))
+    return thought, "".join(piece.text for piece in pieces if isinstance(piece, Content))
+
+
+@pytest.mark.parametrize(
+    ("text", "begun", "expected"),
+    [
+        (THOUGHT, False, ("Is 1 < 2? </thin k>", "Yes. <think>no</think>")),
+        ("hm\n</think>\nYes.", True, ("hm", "Yes.")),
+        ("  <thin air", False, ("", "  <thin air")),
+        ("No thought.", False, ("", "No thought.")),
+        ("<think>\n\n</think>\n\nYes.", False, ("", "Yes.")),
+        ("<think>cut off </th", False, ("cut off </th", "")),
+        ("<think>", False, ("", "")),
+        (" \n", False, ("", " \n")),
+        ("", False, ("", "")),
+    ],
+)
+def test_thoughts(text: str, expected: tuple[str, str], *, begun: bool) -> None:
+    assert read([text], begun=begun) == expected
+    assert read(list(text), begun=begun) == expected
+
+
+@given(st.text("<think>/ ax\n", max_size=12).flatmap(lambda text: cuts(f"<think>{text}</think> {text}b")))
+def test_the_cuts_make_no_difference(parts: list[str]) -> None:
+    assert read(parts) == read(["".join(parts)])
+
+
+def test_calls_may_follow_thoughts() -> None:
+    splitter = Thinking(Calls(frozenset({"f"})), begun=False)
+    text = '<think>I call.</think>\n<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    pieces = [piece for char in text for piece in splitter.feed(char)] + splitter.finish()
+    assert [piece.name for piece in pieces if isinstance(piece, CallStart)] == ["f"]
+    assert not any(isinstance(piece, Content) for piece in pieces)
+    assert splitter.finish_reason("stop") == "tool_calls"
+
+
+async def test_both_spellings_go_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.state, "thinks", True)
+    served.runner.script = say("<think>\nhm, 2\n</think>\n\nYes.")
+    (choice,) = (await served.chat()).json()["choices"]
+    assert choice["message"]["content"] == "Yes."
+    assert choice["message"]["reasoning_content"] == choice["message"]["reasoning"] == "hm, 2"
+    deltas = [
+        choice["delta"]
+        for chunk in events((await served.chat(stream=True)).text)
+        for choice in chunk["choices"]
+    ]
+    for name, text in (("content", "Yes."), ("reasoning_content", "hm, 2"), ("reasoning", "hm, 2")):
+        assert "".join(delta.get(name, "") for delta in deltas) == text
+
+
+async def test_a_prompt_may_begin_the_thought(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.state, "thinks", True)
+    served.runner.script = say("hm</think>Yes.")
+    messages = [{"role": "assistant", "content": "<think>"}]
+    response = await served.post(
+        "chat/completions", chat_body() | {"messages": messages, "continue_final_message": True}
+    )
+    message = response.json()["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == ("hm", "Yes.")
+    assert served.runner.batches[-1].samples[0].tokens[0] == IM_START
+
+
+async def test_models_that_do_not_think_may_say_the_tag(served: Served) -> None:
+    served.runner.script = say("<think>x</think>")
+    message = (await served.chat()).json()["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": "<think>x</think>", "refusal": None}
+
+
+async def test_a_constrained_answer_has_no_thoughts(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.state, "thinks", True)
+    served.runner.script = say('"<think>"')
+    message = (await served.chat(guided_json={"const": "<think>"})).json()["choices"][0]["message"]
+    assert message["content"] == '"<think>"'
+
+
+async def test_thoughts_in_the_other_apis(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.state, "thinks", True)
+    served.runner.script = say("<think>hm</think>Yes.")
+    response = (await served.post("responses", {"model": "fake", "input": "x"})).json()
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
+    assert response["output"][0]["content"] == [{"type": "reasoning_text", "text": "hm"}]
+    again = {"model": "fake", "input": [*response["output"], {"role": "user", "content": "y"}]}
+    assert (await served.post("responses", again)).status_code == 200
+    stream = (await served.post("responses", {"model": "fake", "input": "x", "stream": True})).text
+    assert "event: response.reasoning_text.delta\n" in stream
+    assert stream.index("response.reasoning_text.done") < stream.index("response.output_text.delta")
+    body: dict[str, Any] = {"model": "fake", "max_tokens": 99, "messages": [{"role": "user", "content": "x"}]}
+    message = (await served.post("messages", body)).json()
+    assert message["content"] == [
+        {"type": "thinking", "thinking": "hm", "signature": ""},
+        {"type": "text", "text": "Yes."},
+    ]
+    body["messages"] += [{"role": "assistant", "content": message["content"]}, body["messages"][0]]
+    assert (await served.post("messages", body)).status_code == 200
+    stream = (await served.post("messages", body | {"stream": True})).text
+    assert '"thinking_delta","thinking":"h' in stream
