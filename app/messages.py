@@ -17,7 +17,10 @@ class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal"):
     refusal: str
 
 
-Content = str | list[TextPart]
+MAX_PARTS = 1024
+MAX_MESSAGES = 4096
+
+Content = str | Annotated[list[TextPart], msgspec.Meta(max_length=MAX_PARTS)]
 
 
 class FunctionCall(msgspec.Struct):
@@ -47,11 +50,11 @@ class UserMessage(msgspec.Struct, tag_field="role", tag="user"):
 
 
 class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
-    content: str | list[TextPart | RefusalPart] | None = None
+    content: str | Annotated[list[TextPart | RefusalPart], msgspec.Meta(max_length=MAX_PARTS)] | None = None
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], msgspec.Meta(max_length=128)] | None = None
 
 
 class ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
@@ -61,7 +64,7 @@ class ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
 
 
 Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
-Messages = Annotated[list[Message], msgspec.Meta(min_length=1)]
+Messages = Annotated[list[Message], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
 def plain_messages(messages: list[Message]) -> list[dict[str, Any]]:

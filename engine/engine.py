@@ -231,8 +231,6 @@ class Engine:
     def _check(self, request: GenerateRequest) -> None:
         if not request.prompt:
             raise InvalidRequestError("the prompt is empty", param="prompt")
-        if min(request.prompt) < 0 or max(request.prompt) >= self.vocab_size:
-            raise InvalidRequestError(f"token ids must be in [0, {self.vocab_size})", param="prompt")
         wanted = len(request.prompt) + request.params.max_tokens
         if wanted > self.max_context:
             raise InvalidRequestError(
@@ -242,6 +240,8 @@ class Engine:
                 param="max_tokens" if len(request.prompt) < self.max_context else "prompt",
                 code="context_length_exceeded",
             )
+        if min(request.prompt) < 0 or max(request.prompt) >= self.vocab_size:
+            raise InvalidRequestError(f"token ids must be in [0, {self.vocab_size})", param="prompt")
 
     def _check_queue(self, request: GenerateRequest) -> None:
         waiting = len(self._scheduler.waiting)

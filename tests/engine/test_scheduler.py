@@ -354,4 +354,6 @@ class RandomOperations(RuleBasedStateMachine):
 
 
 TestRandomOperations = RandomOperations.TestCase
-TestRandomOperations.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestRandomOperations.settings = settings(
+    max_examples=max(150, settings().max_examples), stateful_step_count=40, deadline=None
+)

@@ -1,0 +1,94 @@
+"""Every limit on what a request may hold: one more than it is a 400 or 413 that names it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.app.harness import Served, chat_body, error_of
+
+MESSAGE = {"role": "user", "content": "x"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+PART = {"type": "text", "text": ""}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def nested(depth: int) -> Any:
+    value: Any = {}
+    for _ in range(depth):
+        value = {"properties": {"a": value}}
+    return value
+
+
+def schema(value: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": value}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "limit"),
+    [
+        ({"messages": [MESSAGE] * 4097}, "messages", "4096"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 1025}]},
+            "content",
+            "1024",
+        ),
+        ({"messages": [MESSAGE, {"role": "assistant", "tool_calls": [CALL] * 129}]}, "tool_calls", "128"),
+        ({"messages": [{"role": "user", "content": "x" * 200_000}]}, "messages", "4096 tokens"),
+        ({"stop": ["x"] * 17}, "stop", "16"),
+        ({"stop": ["x" * 1025]}, "stop", "1024"),
+        ({"stop_token_ids": [1] * 257}, "stop_token_ids", "256"),
+        ({"logit_bias": {str(n): 1 for n in range(1025)}}, "logit_bias", "1024"),
+        ({"bad_words": ["x"] * 257}, "bad_words", "256"),
+        ({"n": 129}, "n", "128"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
+        ({"max_tokens": 5000}, "max_tokens", "4096"),
+        ({"tools": [TOOL] * 129}, "tools", "128"),
+        (schema(nested(50)), "response_format", "64"),
+        (schema({"enum": [f"{n}" for n in range(20_001)]}), "response_format", "20000"),
+        (schema({"const": "x" * 300_000}), "response_format", "262144"),
+        ({"guided_regex": "a" * 300_000}, "guided_regex", "262144"),
+        ({"guided_grammar": 'root ::= "' + "a" * 300_000 + '"'}, "guided_grammar", "262144"),
+        ({"guided_choice": ["x" * 300_000]}, "guided_choice", "262144"),
+        ({"unknown": json.loads("[" * 128 + "]" * 128)}, None, "128"),
+    ],
+)
+async def test_a_limit_is_named(
+    served: Served, fields: dict[str, Any], param: str | None, limit: str
+) -> None:
+    started = served.engine.stats.started
+    response = await served.http.post("/v1/chat/completions", json={**chat_body(max_tokens=1), **fields})
+    error = error_of(response)
+    assert response.status_code == 400
+    assert limit in error["message"]
+    assert (param or "") in (error["param"] or "")
+    assert served.engine.stats.started == started
+
+
+async def test_prompts_and_choices_are_counted_together(served: Served) -> None:
+    response = await served.complete(["x"] * 9, n=128, max_tokens=1)
+    assert response.status_code == 400
+    assert "at most 8" in error_of(response)["message"]
+
+
+async def test_a_long_list_of_ids_is_refused_by_its_length_before_anything_else(served: Served) -> None:
+    response = await served.complete([-1] * 5000, max_tokens=1)
+    assert response.status_code == 400
+    ids = await served.complete([300] * 5000, max_tokens=1)
+    assert error_of(ids)["code"] == "context_length_exceeded"
+
+
+async def test_a_body_beyond_the_limit_names_it(served: Served) -> None:
+    response = await served.http.post("/v1/completions", content=b" " * ((8 << 20) + 1))
+    assert response.status_code == 413
+    assert str(8 << 20) in error_of(response)["message"]
+
+
+async def test_a_compressed_body_is_refused(served: Served) -> None:
+    response = await served.http.post(
+        "/v1/completions", content=b"\x1f\x8b", headers={"Content-Encoding": "gzip"}
+    )
+    assert response.status_code == 415
+    assert "gzip" in error_of(response)["message"]
