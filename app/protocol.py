@@ -72,6 +72,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     cache_salt: Annotated[str, _Meta(min_length=1)] | None = None
     """Prefixes are shared only between requests with the same salt."""
 
+    ensure_complete: bool | None = None
+    """End constrained output the shortest way when the token budget nears its end; true if absent."""
     structured_outputs: dict[str, Any] | None = None
     guided_json: str | dict[str, Any] | None = None
     guided_regex: str | None = None

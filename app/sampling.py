@@ -64,6 +64,7 @@ def sampling_params(
         ignore_eos=request.ignore_eos or False,
         include_stop_str_in_output=request.include_stop_str_in_output or False,
         skip_special_tokens=request.skip_special_tokens is not False,
+        ensure_complete=request.ensure_complete is not False,
     )
 
 

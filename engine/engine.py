@@ -242,6 +242,13 @@ class Engine:
             )
         if min(request.prompt) < 0 or max(request.prompt) >= self.vocab_size:
             raise InvalidRequestError(f"token ids must be in [0, {self.vocab_size})", param="prompt")
+        least = request.grammar.min_tokens if request.grammar and request.params.ensure_complete else None
+        if least is not None and request.params.max_tokens < least:
+            raise InvalidRequestError(
+                f"The shortest output that satisfies the constraint has {least} tokens, but only "
+                f"{request.params.max_tokens} are allowed.",
+                param="max_tokens",
+            )
 
     def _check_queue(self, request: GenerateRequest) -> None:
         waiting = len(self._scheduler.waiting)

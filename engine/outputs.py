@@ -19,8 +19,49 @@ def accept_token(
         return Update(index=sequence.index, finish_reason="length")
     if token_id < 0:
         return _failed(sequence, "the model gave no usable probabilities")
-    if sequence.matcher is not None and not sequence.matcher.accept(token_id):
+    taken = _take(sequence, token_id)
+    if taken is None:
         return _failed(sequence, f"the grammar refused the sampled token {token_id}")
+    if taken != token_id:
+        return _close(sequence, taken, eos_ids)
+    return _append(sequence, token_id, logprob, eos_ids)
+
+
+def _take(sequence: Sequence, token_id: int) -> int | None:
+    """Advance the grammar by the sampled token, or by one that still leaves room to end the text.
+
+    None if the grammar does not allow the token at all.
+    """
+    matcher, params = sequence.matcher, sequence.params
+    if matcher is None:
+        return token_id
+    if params.ensure_complete:
+        return matcher.accept_within(token_id, params.max_tokens - (sequence.known + 1 - sequence.num_prompt))
+    return token_id if matcher.accept(token_id) else None
+
+
+def _close(sequence: Sequence, first: int, eos_ids: frozenset[int]) -> Update:
+    """End the text the shortest way, for anything else would not fit the budget any more.
+
+    `first` is the first token of that way, already taken. None of them has log-probabilities.
+    """
+    update = _append(sequence, first, None, eos_ids)
+    matcher = sequence.matcher
+    assert matcher is not None
+    for token_id in matcher.shortest_close() or ():
+        if not matcher.accept(token_id):
+            return _failed(sequence, f"the grammar refused the closing token {token_id}")
+        update.merge(_append(sequence, token_id, None, eos_ids))
+    update.text += sequence.detokenizer.finish()
+    # It would have gone on: the budget is what ended it.
+    update.finish_reason = "length"
+    return update
+
+
+def _append(
+    sequence: Sequence, token_id: int, logprob: TokenLogprob | None, eos_ids: frozenset[int]
+) -> Update:
+    """Append a token that the grammar has taken."""
     sequence.tokens.append(token_id)
     update = Update(index=sequence.index, token_ids=[token_id])
     if logprob is not None:
@@ -49,9 +90,12 @@ def append_forced_tokens(sequence: Sequence, update: Update, eos_ids: frozenset[
     """
     if sequence.matcher is None or sequence.params.logprobs is not None:
         return
-    for token_id in sequence.matcher.forced_tokens()[: sequence.params.max_tokens]:
+    for token_id in sequence.matcher.forced_tokens():
         sequence.supersede_samples()
-        update.merge(accept_token(sequence, token_id, None, eos_ids))
+        if not sequence.matcher.accept(token_id):
+            update.merge(_failed(sequence, f"the grammar refused its own token {token_id}"))
+        else:
+            update.merge(_append(sequence, token_id, None, eos_ids))
         if update.finish_reason is not None:
             return
 

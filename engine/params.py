@@ -44,6 +44,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    ensure_complete: bool = True
+    """Under a grammar: end the text the shortest way when the budget leaves room for nothing else."""
 
     @property
     def has_penalties(self) -> bool:

@@ -116,10 +116,29 @@ async def test_the_streamed_answer_fits(served: Served) -> None:
     jsonschema.validate(json.loads(streamed_text(response)), PERSON)
 
 
-async def test_an_answer_cut_short_is_the_beginning_of_one(served: Served) -> None:
+@pytest.mark.parametrize("max_tokens", [40, 60])
+async def test_an_answer_that_runs_out_of_budget_is_whole(served: Served, max_tokens: int) -> None:
+    served.runner.script = lambda row: ord("x")
+    endless = {**PERSON, "properties": {**PERSON["properties"], "name": {"type": "string"}}}
+    body = (await served.chat(response_format=json_schema(endless), max_tokens=max_tokens)).json()
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert body["usage"]["completion_tokens"] <= max_tokens
+    jsonschema.validate(json.loads(body["choices"][0]["message"]["content"]), endless)
+
+
+async def test_a_budget_too_small_for_any_answer_is_refused(served: Served) -> None:
+    response = await served.chat(response_format=json_schema(PERSON), max_tokens=3)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "max_tokens"
+    least = len('{"name":"","age":0,"tags":[]}')
+    assert f"has {least} tokens, but only 3 are allowed" in response.json()["error"]["message"]
+
+
+async def test_an_answer_may_be_cut_short_where_that_is_wanted(served: Served) -> None:
     script = b'{"name":"bo","age":7,"tags":[]}'
     served.runner.script = lambda row: script[row.position - row.num_prompt]
-    body = (await served.chat(response_format=json_schema(PERSON), max_tokens=12)).json()
+    fields = {"response_format": json_schema(PERSON), "max_tokens": 12, "ensure_complete": False}
+    body = (await served.chat(**fields)).json()
     assert body["choices"][0]["finish_reason"] == "length"
     assert script.decode().startswith(body["choices"][0]["message"]["content"])
 

@@ -6,10 +6,12 @@ import asyncio
 import json
 from typing import Any
 
+import jsonschema
 import pytest
 
 from engine.batch import SampleRow
 from engine.engine import Engine
+from engine.errors import InvalidRequestError
 from engine.request import Request
 from grammars.base import Grammar, MaskRow, Matcher
 from grammars.spec import Constraint
@@ -34,6 +36,7 @@ class Unforced:
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
         self.nbytes = grammar.nbytes
+        self.min_tokens = grammar.min_tokens
 
     def matcher(self) -> Matcher:
         matcher = self._grammar.matcher()
@@ -137,6 +140,36 @@ async def test_a_preempted_matcher_is_neither_reset_nor_fed_twice() -> None:
             assert set(json.loads(output.text)) == set(PERSON["properties"])  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize("budget", range(1, 90, 4))
+async def test_output_is_whole_whatever_the_budget(budget: int) -> None:
+    async with running(num_pages=100) as (engine, _):
+        grammar = await compiled(engine, PERSON)
+        assert grammar.min_tokens is not None
+        if budget < grammar.min_tokens:
+            with pytest.raises(InvalidRequestError, match=rf"has {grammar.min_tokens} tokens") as refused:
+                submit(engine, grammar, max_tokens=budget)
+            assert refused.value.param == "max_tokens"
+            return
+        (output,) = await collect(submit(engine, grammar, max_tokens=budget))
+        jsonschema.validate(json.loads(output.text), PERSON)
+        assert len(output.token_ids) <= budget
+
+
+async def test_endless_output_is_ended_within_the_budget() -> None:
+    async with running(script=lambda row: ord("["), num_pages=100) as (engine, _):
+        nested = {"type": "array", "items": {"$ref": "#"}}
+        (output,) = await collect(submit(engine, await compiled(engine, nested), max_tokens=21))
+        assert (output.text, output.finish_reason) == ("[" * 10 + "]" * 10, "length")
+
+
+async def test_output_may_be_cut_off_where_that_is_wanted() -> None:
+    async with running(num_pages=100) as (engine, _):
+        grammar = await compiled(engine, PERSON)
+        (output,) = await collect(submit(engine, grammar, max_tokens=20, ensure_complete=False))
+        assert output.text.startswith('{"first_name":"')
+        assert (len(output.token_ids), output.finish_reason) == (20, "length")
+
+
 class RefusingMatcher:
     """Allows every token in its mask and then accepts none."""
 
@@ -146,8 +179,8 @@ class RefusingMatcher:
     def fill_mask(self, row: MaskRow) -> None:
         row[:] = -1
 
-    def accept(self, token_id: int) -> bool:
-        return False
+    def accept_within(self, token_id: int, budget: int) -> int | None:
+        return None
 
     def forced_tokens(self) -> list[int]:
         return []
@@ -155,6 +188,7 @@ class RefusingMatcher:
 
 class RefusingGrammar:
     nbytes = 0
+    min_tokens = None
 
     def matcher(self) -> Any:
         return RefusingMatcher()

@@ -85,6 +85,7 @@ class FaultyGrammar:
     """Allows every byte; at its third token does what it is told to."""
 
     width = 272
+    min_tokens = None
     is_complete = is_exhausted = is_terminated = False
 
     def __init__(self, *, accepts: Callable[[], bool], fills: Callable[[], None]) -> None:
