@@ -52,6 +52,8 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     progress("reading the tokenizer", 0.0)
     tokenizer = load_tokenizer(path)
     loaded = load_model(path, dtype=dtype, device=device, progress=progress)
+    compiler = _compiler(config, tokenizer, loaded.spec.vocab_size)
+    compiler.warm_up()
     limit = loaded.spec.max_position
     max_context = min(config.max_context or limit, limit)
     # Rotary angles that are stretched for long contexts are chosen by the longest one that is served.
@@ -65,7 +67,7 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     return Engine(
         config=config,
         runner=ModelRunner(model, _sampler(spec.vocab_size, device), device),
-        compiler=_compiler(config, tokenizer, spec.vocab_size),
+        compiler=compiler,
         tokenizer=tokenizer,
         model_name=config.served_model_name or (path.resolve().name if path.is_dir() else path.stem),
         vocab_size=spec.vocab_size,

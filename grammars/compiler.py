@@ -68,6 +68,10 @@ class Compiler:
             raise type(outcome)(outcome.message, pointer=outcome.pointer, keyword=outcome.keyword)
         return outcome
 
+    def warm_up(self) -> None:
+        """Start a worker process in the background, so that the first request does not wait for it."""
+        self._threads.submit(self._compile, Constraint(kind="json_object"))
+
     def close(self) -> None:
         """End the worker processes; compilations in progress fail."""
         self._workers.close()
