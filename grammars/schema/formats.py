@@ -70,8 +70,8 @@ _NO_COLON = f"(?:[{_UNRESERVED}{_SUB}@]|{_PCT})+(?:/{_PCHAR}*)*"
 _URI = f"[A-Za-z][A-Za-z0-9+.-]*:(?://{_AUTHORITY}{_ABEMPTY}|{_ABSOLUTE}|{_ROOTLESS}|){_QUERY}"
 _RELATIVE = f"(?://{_AUTHORITY}{_ABEMPTY}|{_ABSOLUTE}|{_NO_COLON}|){_QUERY}"
 
-_VARCHAR = f"(?:[A-Za-z0-9_]|{_PCT})"
-_VARSPEC = f"{_VARCHAR}(?:\\.?{_VARCHAR})*(?::[1-9][0-9]{{0,3}}|\\*)?"
+_VARCHAR = "[A-Za-z0-9_]"
+_VARSPEC = f"{_VARCHAR}(?:\\.?{_VARCHAR})*(?::[1-9][0-9]{{0,2}}|\\*)?"
 _LITERALS = "[\\x21\\x23\\x24\\x26\\x28-\\x3B\\x3D\\x3F-\\x5B\\x5D\\x5F\\x61-\\x7A\\x7E]"
 _URI_TEMPLATE = f"(?:{_LITERALS}|{_PCT}|\\{{[+#./;?&]?{_VARSPEC}(?:,{_VARSPEC})*\\}})*"
 

@@ -31,7 +31,7 @@ def number_text(numbers: Numbers, options: JsonOptions) -> Regex | None:
     if numbers == Numbers():
         return writer.any_number()
     if numbers.low is not None and numbers.low == numbers.high:
-        return writer.one(numbers.low)
+        return writer.one(numbers.low) if numbers.low in numbers else NOTHING
     text = writer.between(numbers)
     if numbers.step is not None:
         multiples = multiples_text(numbers.step)

@@ -37,3 +37,9 @@ def accepts(grammar: Grammar, vocabulary: Vocabulary, text: str) -> bool:
     """Whether `text` is a whole sentence of the grammar."""
     matcher = grammar.matcher()
     return feed(matcher, vocabulary, text) and matcher.is_complete
+
+
+def reads(grammar: Grammar, vocabulary: Vocabulary, text: str) -> bool:
+    """As `accepts`, but without looking at the masks: many times quicker."""
+    matcher = grammar.matcher()
+    return all(map(matcher.accept, vocabulary.encode(text))) and matcher.is_complete

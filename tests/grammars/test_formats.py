@@ -1,0 +1,89 @@
+"""Formats: what we write is valid to the letter, by the official suite and by other validators."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import random
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from grammars.regular.ast import Regex
+from grammars.regular.derivative import classes, derive, is_empty, matches
+from grammars.schema.formats import format_language
+
+CASES = Path(__file__).parents[1] / "cases"
+
+
+def _groups() -> list[dict[str, Any]]:
+    names = ("json-schema-test-suite-draft7", "json-schema-test-suite-draft2020-12")
+    lines = [line for name in names for line in (CASES / f"{name}.jsonl").read_text().splitlines()]
+    groups = [json.loads(line) for line in lines]
+    return [group for group in groups if "/optional/format/" in group["id"]]
+
+
+@pytest.mark.parametrize("group", _groups(), ids=lambda group: group["id"])
+def test_the_suite(group: dict[str, Any]) -> None:
+    known = format_language(group["schema"]["format"])
+    if known is None:
+        assert group["schema"]["format"] == "unknown"
+        return
+    exact, wider = known
+    for test in group["tests"]:
+        if isinstance(test["data"], str):
+            assert test["valid"] or not matches(exact, test["data"]), test
+            assert not test["valid"] or matches(wider, test["data"]), test
+
+
+NAMES = [
+    "date",
+    "time",
+    "date-time",
+    "duration",
+    "email",
+    "hostname",
+    "idn-email",
+    "ipv4",
+    "ipv6",
+    "iri",
+    "uuid",
+]
+NAMES += ["json-pointer", "regex", "relative-json-pointer", "uri", "uri-reference", "uri-template"]
+CHECKS: dict[str, Callable[[str], Any]] = {
+    "date": datetime.date.fromisoformat,
+    "time": lambda text: datetime.time.fromisoformat(text.upper()),
+    "date-time": lambda text: datetime.datetime.fromisoformat(text.upper()),
+    "ipv4": ipaddress.IPv4Address,
+    "ipv6": ipaddress.IPv6Address,
+    "uuid": uuid.UUID,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_texts_of_a_format_pass_validators(name: str) -> None:
+    known = format_language(name)
+    assert known is not None
+    rng = random.Random(name)
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    for _ in range(20):
+        text = _random_text(known[0], rng)
+        checker.check(text, name)
+        CHECKS.get(name, str)(text)
+
+
+def _random_text(language: Regex, rng: random.Random) -> str:
+    """A walk through the automaton that ends at a random place where it may."""
+    text = ""
+    while not (language.nullable and (rng.random() < 0.2 or len(text) > 60)):
+        options = [(r, a) for r in classes(language) if not is_empty(a := derive(language, r[0][0]))]
+        if not options:
+            break
+        ranges, language = rng.choice(options)
+        text += chr(rng.randint(*rng.choice(ranges)))
+    return text

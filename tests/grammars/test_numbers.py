@@ -1,0 +1,97 @@
+"""Sets of numbers and their spellings, against exact fractions."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grammars.regular.derivative import is_empty, matches, shortest
+from grammars.schema.number_text import number_text, plain
+from grammars.schema.numbers import Numbers
+from grammars.schema.shapes import Multiples
+from grammars.schema.steps_left import complete_multiple, is_multiple
+from grammars.spec import JsonOptions
+
+OPTIONS = JsonOptions(integer_digits=4, fraction_digits=4)
+
+
+def _decimals() -> st.SearchStrategy[Fraction]:
+    return st.builds(lambda n, k: Fraction(n, 10**k), st.integers(-400, 400), st.integers(0, 3))
+
+
+def _sets() -> st.SearchStrategy[Numbers]:
+    return st.builds(
+        Numbers,
+        low=st.none() | _decimals(),
+        low_open=st.booleans(),
+        high=st.none() | _decimals(),
+        high_open=st.booleans(),
+        whole=st.sampled_from([None, True, False]),
+        without=st.frozensets(_decimals(), max_size=2),
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(numbers=_sets(), data=st.data())
+def test_exactly_the_numbers_of_a_set_are_spelled(numbers: Numbers, data: st.DataObject) -> None:
+    near = [value for value in (numbers.low, numbers.high, *numbers.without) if value is not None]
+    offset = st.sampled_from([Fraction(0), Fraction(1), Fraction(-1), Fraction(1, 100), Fraction(-1, 1000)])
+    values = _decimals() if not near else st.builds(lambda a, b: a + b, st.sampled_from(near), offset)
+    value = data.draw(values)
+    text = plain(value) + data.draw(st.sampled_from(["", "0" if "." in plain(value) else ".0"]))
+    if numbers == Numbers():
+        return
+    language = number_text(numbers, OPTIONS)
+    assert language is not None
+    listed = numbers.low is not None and numbers.low == numbers.high
+    spelled_otherwise = text != plain(value) and (listed or numbers.whole is True)
+    assert matches(language, text) == (value in numbers and not spelled_otherwise)
+    for malformed in ("", "-", "1.", ".5", "01", "-01", "+1", "1e2"):
+        assert not matches(language, malformed)
+
+
+@settings(max_examples=200, deadline=None)
+@given(left=_sets(), right=_sets(), value=_decimals())
+def test_sets_meet_and_have_complements(left: Numbers, right: Numbers, value: Fraction) -> None:
+    both = left.meet(right)
+    assert (both is not None and value in both) == (value in left and value in right)
+    assert any(value in part for part in left.outside()) != (value in left)
+
+
+@pytest.mark.parametrize("step", ["5", "2", "4", "0.01", "0.5", "2.5", "25", "0.125", "20"])
+@settings(max_examples=40, deadline=None)
+@given(count=st.integers(-60, 200), noise=st.sampled_from(["0", "0", "1", "0.5", "0.003"]))
+def test_multiples_by_their_last_digits(step: str, count: int, noise: str) -> None:
+    numbers = Numbers(step=Fraction(step))
+    language = number_text(numbers, OPTIONS)
+    assert language is not None
+    value = Fraction(step) * count + Fraction(noise)
+    assert matches(language, plain(value)) == (value in numbers)
+
+
+@settings(max_examples=200, deadline=None)
+@given(step=st.sampled_from(["7", "1.5", "0.3", "12", "9.9"]), prefix=st.from_regex(r"\A-?[1-9]?[0-9]\Z"))
+def test_a_number_can_be_completed_to_a_multiple(step: str, prefix: str) -> None:
+    multiples = Multiples(Numbers(step=Fraction(step)), Fraction(step), "0")
+    if prefix.lstrip("-").startswith("0") and len(prefix.lstrip("-")) > 1:
+        return
+    ending = complete_multiple(multiples, prefix)
+    assert ending is not None
+    assert is_multiple(multiples, prefix + ending)
+    assert isinstance(json.loads(prefix + ending), int | float)
+
+
+def test_digits_are_bounded_and_no_number_overflows() -> None:
+    language = number_text(Numbers(), JsonOptions())
+    assert language is not None
+    assert matches(language, "-1.5e307")
+    for text in ("1" * 21, "1e308", "0." + "1" * 21):
+        assert not matches(language, text)
+    whole = number_text(Numbers(low=Fraction(10**30)), JsonOptions())
+    assert whole is not None
+    assert is_empty(whole)
+    assert shortest(language) == "0"

@@ -1,0 +1,168 @@
+"""Regular languages: against Python's `re`, and against the engine that reads what we print."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher
+
+from grammars.regular.ast import (
+    ANYTHING,
+    EMPTY,
+    NOTHING,
+    Regex,
+    alt,
+    complement,
+    concat,
+    intersect,
+    length,
+    literal,
+    repeat,
+)
+from grammars.regular.classes import COMMON
+from grammars.regular.derivative import is_empty, is_prolific, matches, shortest, words
+from grammars.regular.lark import PLAIN, grammar
+from grammars.regular.pattern_syntax import PatternError
+from grammars.regular.patterns import full_language, search_language
+from grammars.vocab import Vocabulary
+
+TEXTS = st.text(alphabet="ab1x y\n-_é", max_size=8)
+
+PATTERNS = [
+    "ab",
+    "^ab",
+    "ab$",
+    "^[a-b]{2,4}$",
+    "^$|(^(?:\\S+\\s+){0,3}\\S+$)",
+    "^(?!ab)[abx]+$",
+    "^(?=.*\\d)(?=.*[ab]).{2,6}$",
+    "^\\S(|(.|\\n)*\\S)$",
+    "[^a-b]",
+    "x(?=y)",
+    "x(?!y)",
+    "(^a|b$)",
+    "^.+$",
+    "a{0}b|a{2,}",
+    "^[\\w-]+$",
+    "(?:a|b)*?1",
+    "^(?<n>a)(?P<m>b)?$",
+    "^a|b$|^$",
+    "",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS)
+def test_a_pattern_is_found_where_re_finds_it(pattern: str, text: str) -> None:
+    python = pattern.replace("$", r"\Z").replace("(?<n>", "(?P<n>")
+    assert matches(search_language(pattern), text) == bool(re.search(python, text, re.ASCII))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "complaint"),
+    [
+        ("(a", "does not end"),
+        ("a)", "unexpected"),
+        ("[a", "unexpected end"),
+        ("*a", "nothing to repeat"),
+        ("^+a", "nothing to repeat"),
+        ("a{3,2}", "out of order"),
+        ("[b-a]", "out of order"),
+        (r"\Z", "not known"),
+        (r"(a)\1", "not regular"),
+        (r"\bword\b", "not supported"),
+        ("(?<=a)b", "lookbehind"),
+        ("(?i)a", "not supported"),
+        ("a*^b", "may be empty"),
+        ("(a$)*", "inside a repetition"),
+        (r"\p{Nonsense}", "not known"),
+        ("\0", "NUL"),
+        ("(" * 200 + ")" * 200, "nested deeper"),
+        ("a{1,1000000}", "repetitions"),
+    ],
+)
+def test_what_is_not_a_pattern_is_refused(pattern: str, complaint: str) -> None:
+    with pytest.raises(PatternError, match=complaint):
+        search_language(pattern)
+
+
+def test_ecma_classes_are_ascii_and_common_ones_are_not() -> None:
+    assert not matches(full_language(r"\w"), "é")
+    assert matches(full_language(r"\w", COMMON), "é")
+    assert matches(full_language(r"\W"), "é")
+    assert not matches(full_language(r"\W", COMMON), "é")
+    for dialect in (r"\d",):
+        assert not matches(full_language(dialect, COMMON), "٣")
+    assert matches(full_language(r"\p{Lu}\p{Letter}"), "Éa")
+
+
+def _regexes() -> st.SearchStrategy[Regex]:
+    leaves = st.sampled_from([EMPTY, literal("a"), literal("b"), literal("ab"), ANYTHING, length(0, 2)])
+
+    def grow(inner: st.SearchStrategy[Regex]) -> st.SearchStrategy[Regex]:
+        pairs = st.tuples(inner, inner)
+        return st.one_of(
+            pairs.map(alt),
+            pairs.map(intersect),
+            pairs.map(concat),
+            inner.map(complement),
+            st.builds(repeat, inner, st.integers(0, 2), st.sampled_from([2, 3, None])),
+        )
+
+    return st.recursive(leaves, grow, max_leaves=6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(left=_regexes(), right=_regexes(), text=st.text(alphabet="abc", max_size=4))
+def test_the_algebra_is_boolean(left: Regex, right: Regex, text: str) -> None:
+    in_left, in_right = matches(left, text), matches(right, text)
+    assert matches(alt((left, right)), text) == (in_left or in_right)
+    assert matches(intersect((left, right)), text) == (in_left and in_right)
+    assert matches(complement(left), text) != in_left
+
+
+@settings(max_examples=150, deadline=None)
+@given(regex=_regexes())
+def test_a_shortest_word_is_one_and_there_is_no_shorter(regex: Regex) -> None:
+    word = shortest(regex)
+    short = [a + b + c for a in ("", "a", "b", "c") for b in ("", "a", "b") for c in ("", "a", "b")]
+    found = [text for text in short if matches(regex, text)]
+    if word is None:
+        assert is_empty(regex)
+        assert not found
+    else:
+        assert matches(regex, word)
+        assert all(len(word) <= len(text) for text in found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(regex=_regexes(), texts=st.lists(st.text(alphabet="abc\n", max_size=4), min_size=4, max_size=4))
+def test_the_engine_reads_what_we_print(vocabulary: Vocabulary, regex: Regex, texts: list[str]) -> None:
+    if regex == NOTHING or is_empty(regex) or is_empty(intersect((regex, length(1, None)))):
+        return
+    matcher = LLMatcher(vocabulary.tokenizer, LLMatcher.grammar_from_lark(grammar(regex)), log_level=0)
+    assert not matcher.is_error()
+    for text in texts:
+        matcher.reset()
+        tokens = vocabulary.encode(text)
+        accepted = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+        assert accepted == matches(regex, text), (PLAIN.terminal(regex), text)
+
+
+def test_listing_the_words_of_a_small_language() -> None:
+    assert set(words(full_language("(a|b)[01]"), 10) or ()) == {"a0", "a1", "b0", "b1"}
+    assert words(full_language("(a|b)[01]"), 3) is None
+    assert words(full_language("a*"), 100) is None
+    assert words(full_language("[A-Z]{3}"), 100) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prolific"),
+    [("a*", True), ("x_.*", True), ("[a-z]{3}", False), ("a|b*", False), ("(?!ab$)[a-z]+", True)],
+)
+def test_prolific_languages_never_run_out(pattern: str, *, prolific: bool) -> None:
+    assert is_prolific(full_language(pattern)) == prolific
