@@ -8,13 +8,14 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from app import anthropic_wire, responses_wire, tokens_api
+from app import anthropic_wire, responses_wire, schema_check, tokens_api
 from app.chat_wire import ChatChunk, ChatCompletion
 from app.completions import Completion
 from app.errors import ErrorBody
 from app.models_api import Model, ModelList
 from app.operations import Status
 from app.protocol import ChatRequest, CompletionRequest
+from app.requests_api import RequestReport
 
 _REFERENCE = "#/components/schemas/{name}"
 
@@ -104,6 +105,14 @@ OPERATIONS = (
     Operation(
         "post", "/detokenize", "Token ids to text", tokens_api.Detokenized, tokens_api.DetokenizeRequest
     ),
+    Operation(
+        "post",
+        "/v1/schema/check",
+        "What the server would make of a JSON schema",
+        schema_check.SchemaCheck,
+        schema_check.SchemaCheckRequest,
+    ),
+    Operation("get", "/v1/requests/{id}", "What happened to a request", RequestReport),
     Operation("get", "/tokenizer_info", "The tokenizer", tokens_api.TokenizerInfo),
     Operation("get", "/version", "The server's version", tokens_api.Version),
     Operation("get", "/health", "Whether the engine runs", Status),

@@ -36,7 +36,9 @@ from app.models_api import get_model, list_models
 from app.openapi_page import openapi_json, openapi_page
 from app.operations import health, metrics, ready
 from app.page import page_routes
+from app.requests_api import get_request
 from app.responses import ResponsesEndpoint, cancel_response, delete_response, get_response
+from app.schema_check import check_schema
 from app.state import AppState
 from app.tokens_api import detokenize, show_version, tokenize, tokenizer_info
 from engine.config import Config
@@ -81,6 +83,8 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
             Route("/v1/messages/count_tokens", JsonEndpoint(count_tokens), methods=["POST"]),
             Route("/v1/models", list_models),
             Route("/v1/models/{model:path}", get_model),
+            Route("/v1/schema/check", JsonEndpoint(check_schema), methods=["POST"]),
+            Route("/v1/requests/{id}", get_request),
             Route("/tokenize", JsonEndpoint(tokenize), methods=["POST"]),
             Route("/detokenize", JsonEndpoint(detokenize), methods=["POST"]),
             Route("/tokenizer_info", tokenizer_info),

@@ -34,7 +34,7 @@ from engine.page_pool import PagePool
 from engine.prefix_tree import PrefixTree
 from engine.request import GenerateRequest, Request, Sequence
 from engine.scheduler import Plan, Row, Scheduler
-from engine.snapshot import Snapshot, take
+from engine.snapshot import SequenceView, Snapshot, take, view
 from engine.stats import Load, Stats
 from engine.stream import TokenLogprob, Update, UpdateStream
 from engine.tokenizer import Tokenizer
@@ -223,6 +223,10 @@ class Engine:
             self._tree,
             self.tokenizer if show_text else None,
         )
+
+    def views(self) -> list[SequenceView]:
+        """Every sequence that waits or runs, and the last that ended."""
+        return [*map(view, self._live.values()), *self.history.ended]
 
     def flush_cache(self) -> None:
         """Forget every cached prefix that no running sequence uses."""

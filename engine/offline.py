@@ -14,10 +14,11 @@ from typing import Any, Self, TypeVar
 from engine.config import Config
 from engine.engine import Engine
 from engine.load import load_engine
-from engine.output_type import constraint_of
 from engine.params import SamplingParams
 from engine.request import GenerateRequest, Request
 from engine.stream import FinishReason, TokenLogprob, Update
+from grammars.outlines_types import constraint_of
+from grammars.spec import Constraint
 
 Prompt = str | list[int]
 """Text, in which special tokens are written as their text; or token ids."""
@@ -76,7 +77,8 @@ class LLM:
         Args:
             prompts: one or several.
             params: of all prompts, or of each; 16 tokens of each if absent. Equal seeds give equal texts.
-            output_type: see `engine.output_type`; what comes out is exactly of it, if it is not cut off.
+            output_type: a type that Outlines knows, `dict` for any JSON object, or a `Constraint`. What comes
+                out is exactly of it, unless it is cut off.
             choices: outputs of each prompt.
 
         Returns:
@@ -173,7 +175,7 @@ class LLM:
         engine = self._engine
         grammar = None
         if output_type is not None:
-            grammar = await engine.compiler.compile(constraint_of(output_type))
+            grammar = await engine.compiler.compile(_constraint(output_type))
         if isinstance(prompt, str):
             prompt = engine.tokenizer.encode(prompt, add_special=True, parse_special=True)
         wanted = GenerateRequest(prompt=prompt, params=params, choices=choices, grammar=grammar)
@@ -181,6 +183,12 @@ class LLM:
 
 
 _DEFAULT = SamplingParams(max_tokens=16)
+
+
+def _constraint(output_type: Any) -> Constraint:
+    if isinstance(output_type, Constraint):
+        return output_type
+    return Constraint(kind="json_object") if output_type is dict else constraint_of(output_type)
 
 
 def _listed(prompts: Any) -> list[Prompt]:
