@@ -12,6 +12,7 @@ from app.cli import CommandFailedError, add_options, read_options
 # Imported when asked for: `radish --help` must not wait for torch.
 _COMMANDS = {
     "serve": ("app.serve", "serve a model over the OpenAI API"),
+    "selfcheck": ("app.selfcheck", "check that answers do not depend on what else the server does"),
     "bench": ("app.bench", "measure a server: closed-loop load at several levels of concurrency"),
     "top": ("app.top", "watch a running server in the terminal"),
     "chat": ("app.terminal_chat", "talk to a running server in the terminal"),
@@ -20,7 +21,7 @@ _COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (1: it failed, 2: it was called wrongly)."""
-    listing = "\n".join(f"  {name:6} {summary}" for name, (_, summary) in _COMMANDS.items())
+    listing = "\n".join(f"  {name:9} {summary}" for name, (_, summary) in _COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="radish",
         usage="radish COMMAND [OPTIONS]",

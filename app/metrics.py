@@ -8,6 +8,7 @@ over its reasons, `vllm:num_requests_running` and `vllm:num_requests_waiting`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
@@ -103,6 +104,7 @@ class _EngineCollector(Collector):
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of the pages in use, from 0 to 1.", used)
         # The former name of the one above; dashboards still ask for it.
         yield self._gauge("vllm:gpu_cache_usage_perc", "The same as vllm:kv_cache_usage_perc.", used)
+        yield self._gauge("radish:tasks", "Tasks of the event loop.", len(asyncio.all_tasks()))
         yield self._gauge("radish:tree_nodes", "Nodes of the prefix tree.", load.tree_nodes)
         by_state = GaugeMetricFamily("radish:pages", "Pages by state.", labels=[*self._labels, "state"])
         for state in ("free", "evictable", "protected", "private"):

@@ -36,6 +36,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     threads: Annotated[
         int, _Meta(ge=0, description="Threads of the forward pass on a CPU; 0 takes one a core.")
     ] = 0
+    exact: Annotated[
+        bool,
+        _Meta(description="Refuse to start where answers may depend on batch, cache and chunks."),
+    ] = False
     page_size: Annotated[int, _Meta(ge=1, description="Tokens of one KV page.", extra={"unit": "tokens"})] = (
         16
     )

@@ -90,6 +90,8 @@ def _native(config: Config, spec: ModelSpec, weights: Weights, num_pages: int, t
     except NativeUnavailableError as error:
         if config.quantize != "none":
             raise ConfigError(f"quantize: {config.quantize} needs the native path: {error}") from error
+        if config.exact:
+            raise ConfigError(f"exact: only the native path adds up in a fixed order: {error}") from error
         _log.warning("serving on plain torch, several times slower: %s", error)
         return None
     # What is left to torch is small, and its workers would spin on the cores of the step's own.
@@ -107,6 +109,13 @@ def _sampler(vocab_size: int, device: torch.device) -> Sampler:
 
 
 def _device(config: Config) -> torch.device:
+    device = _chosen_device(config)
+    if config.exact and device.type != "cpu":
+        raise ConfigError("exact: on a GPU the order of additions depends on the batch; use --device cpu")
+    return device
+
+
+def _chosen_device(config: Config) -> torch.device:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: this machine has no GPU that the installed torch can use")
     if config.device == "auto":
