@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from app.caller import current_caller
 from app.errors import ApiError
 from app.generation import Generation
 from app.messages import Message
@@ -21,6 +22,8 @@ class StoredResponse:
     messages: list[Message]
     generation: Generation | None = None
     """While it is being made in the background."""
+    tenant: str = field(default_factory=lambda: current_caller.get().tenant)
+    """Whose it is: for others it does not exist."""
 
 
 class ResponseStore:
@@ -49,7 +52,7 @@ class ResponseStore:
     def get(self, id_: str, param: str) -> StoredResponse:
         """Raises ApiError 404 where it is not, or no longer, kept."""
         stored = self._stored.get(id_)
-        if stored is None:
+        if stored is None or stored.tenant != current_caller.get().tenant:
             raise ApiError(404, f"There is no response {id_!r}.", param=param, code="response_not_found")
         self._stored.move_to_end(id_)
         return stored

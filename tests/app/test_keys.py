@@ -188,6 +188,25 @@ async def test_a_salt_cannot_name_another_keys_cache() -> None:
             assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
+async def test_a_stored_response_is_its_keys_own() -> None:
+    async with serving(api_key=(ALICE, BOB)) as served:
+        body = {"model": "fake", "input": "a secret", "max_output_tokens": 3}
+        made = await served.http.post("/v1/responses", json=body, headers=bearer(ALICE))
+        path = f"/v1/responses/{made.json()['id']}"
+        for response in (
+            await served.http.get(path, headers=bearer(BOB)),
+            await served.http.delete(path, headers=bearer(BOB)),
+            await served.http.post(f"{path}/cancel", headers=bearer(BOB)),
+            await served.http.post(
+                "/v1/responses",
+                json={**body, "previous_response_id": made.json()["id"]},
+                headers=bearer(BOB),
+            ),
+        ):
+            assert (response.status_code, error_of(response)["code"]) == (404, "response_not_found")
+        assert (await served.http.get(path, headers=bearer(ALICE))).json()["id"] == made.json()["id"]
+
+
 async def test_metrics_are_open_by_option() -> None:
     async with serving(api_key=(ALICE,), open_metrics=True) as served:
         assert (await served.http.get("/metrics")).status_code == 200

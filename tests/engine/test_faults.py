@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -197,3 +198,26 @@ async def test_an_idle_engine_is_not_stuck() -> None:
         await say(engine, "x", max_tokens=3)
         await until(lambda: engine._watchdog._since is None)
         assert engine.is_ready
+
+
+async def test_ten_thousand_aborts_at_random_moments() -> None:
+    """Waiting, in a chunk of the prompt, while decoding, in the same turn as the end: nothing is left."""
+    async with recovering(num_pages=160, max_running=16, max_batch_tokens=48, max_waiting=4096) as (
+        engine,
+        _,
+    ):
+        chance = random.Random(7)
+
+        async def one(number: int) -> None:
+            prompt = f"prompt {number % 17} " * (1 + number % 4)
+            request = engine.submit(generate_request(prompt, max_tokens=6), request_id=f"{number}")
+            for _ in range(chance.randrange(60)):
+                await asyncio.sleep(0)
+            engine.abort(request)
+            await collect(request)
+
+        for start in range(0, 10_000, 250):
+            await asyncio.gather(*(one(number) for number in range(start, start + 250)))
+        ended = engine.stats.finished
+        assert ended["abort"] + ended["length"] == 10_000
+        assert min(ended["abort"], ended["length"]) > 0
