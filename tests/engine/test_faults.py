@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import numpy as np
+import psutil
 import pytest
 
 from engine.batch import Batch, SampleRow
@@ -17,7 +18,8 @@ from engine.detokenizer import Detokenizer
 from engine.engine import Engine
 from engine.errors import EngineStoppedError
 from engine.stream import Update
-from grammars.base import Grammar, MaskRow
+from grammars.base import Grammar, GrammarError, MaskRow
+from grammars.spec import Constraint
 from tests.engine.test_engine import hashed_text, running, until
 from tests.fakes import FakeRunner, assert_quiet, collect, generate_request
 
@@ -221,3 +223,20 @@ async def test_ten_thousand_aborts_at_random_moments() -> None:
         ended = engine.stats.finished
         assert ended["abort"] + ended["length"] == 10_000
         assert min(ended["abort"], ended["length"]) > 0
+
+
+async def test_the_compile_worker_is_killed_from_outside() -> None:
+    """Its constraint is refused, and the next one finds a new worker."""
+    endless = Constraint(kind="lark", spec='start: %json {"type": "integer", "multipleOf": 123456789}')
+    async with recovering(grammar_timeout=60.0) as (engine, _):
+        others = set(psutil.Process().children())
+        await engine.compiler.compile(Constraint.json_schema({"type": "integer"}))
+        (worker,) = set(psutil.Process().children()) - others
+        worked = sum(worker.cpu_times()[:2])
+        compiling = asyncio.create_task(engine.compiler.compile(endless))
+        await until(lambda: sum(worker.cpu_times()[:2]) > worked)
+        worker.kill()
+        with pytest.raises(GrammarError):
+            await compiling
+        grammar = await engine.compiler.compile(Constraint.json_schema({"type": "boolean"}))
+        assert await say(engine, "x", max_tokens=9, grammar=grammar) in ("true", "false")
