@@ -52,8 +52,6 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     progress("reading the tokenizer", 0.0)
     tokenizer = load_tokenizer(path)
     loaded = load_model(path, dtype=dtype, device=device, progress=progress)
-    compiler = _compiler(config, tokenizer, loaded.spec.vocab_size)
-    compiler.warm_up()
     limit = loaded.spec.max_position
     max_context = min(config.max_context or limit, limit)
     # Rotary angles that are stretched for long contexts are chosen by the longest one that is served.
@@ -64,6 +62,9 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     if model is None:
         kv = KVCache.allocate(spec, num_pages, config.page_size, dtype, device)
         model = Decoder(spec, loaded.weights, kv)
+    # Last, because it starts a process that nobody would end if something above failed.
+    compiler = _compiler(config, tokenizer, loaded.spec.vocab_size)
+    compiler.warm_up()
     return Engine(
         config=config,
         runner=ModelRunner(model, _sampler(spec.vocab_size, device), device),
