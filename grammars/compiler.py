@@ -83,7 +83,9 @@ class Compiler:
         try:
             checked = self._workers.check(constraint, self._timeout_s)
             lowered = Lowered(checked.source, pickle.loads(checked.sentences))
-            outcome = LlgGrammar(self._vocabulary, lowered, heavy=checked.heavy)
+            grammar = LlgGrammar(self._vocabulary, lowered, heavy=checked.heavy)
+            _ = grammar.min_tokens  # worked out here, not on the event loop
+            outcome = grammar
         except GrammarError as error:
             outcome = error
         with self._lock:

@@ -1,0 +1,119 @@
+"""Grammars that recur: every derivation is accepted, and what is accepted has a derivation."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from grammars.gbnf import Choice, Node, Ref, Seq, Times, parse_gbnf
+from grammars.llg import LlgGrammar
+from grammars.lower import lower
+from grammars.regular.ast import Regex
+from grammars.regular.derivative import classes, derive, is_empty, matches
+from grammars.spec import Constraint
+from grammars.vocab import Vocabulary
+from tests.grammars.driver import reads
+
+LITERALS = ['"a"', '"b"', '"ab"', "[ab]", '"c"', "[a-c]", '"ba"', '"("', '")"']
+
+
+class Grammars:
+    """Draws small grammars whose lexemes get into each other's way, and texts for them."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def grammar(self) -> str:
+        root = f"root ::= {self._node(2)} x\n"
+        return (
+            root + f'x ::= "(" {self._node(2)} ")" | {self._node(1)} y\ny ::= "c" x "c" | {self._node(1)}\n'
+        )
+
+    def _node(self, depth: int) -> str:
+        kind = self.rng.random()
+        if depth == 0 or kind < 0.35:
+            return self.rng.choice(LITERALS)
+        if kind < 0.55:
+            return f"{self._node(depth - 1)} {self._node(depth - 1)}"
+        if kind < 0.75:
+            return f"({self._node(depth - 1)} | {self._node(depth - 1)})"
+        if kind < 0.9:
+            return f"({self._node(depth - 1)})" + self.rng.choice("*+?")
+        return self.rng.choice("xy")
+
+    def text(self, rules: dict[str, Node], node: Node, depth: int = 0) -> str:
+        """A random derivation (RecursionError: it does not come to an end)."""
+        if depth > 25:
+            raise RecursionError
+        match node:
+            case Ref(name=name):
+                return self.text(rules, rules[name], depth + 1)
+            case Seq(parts=parts):
+                return "".join(self.text(rules, part, depth + 1) for part in parts)
+            case Choice(options=options):
+                return self.text(rules, self.rng.choice(options), depth + 1)
+            case Times(inner=inner, low=low, high=high):
+                count = self.rng.randint(low, low + 2 if high is None else min(low + 2, high))
+                return "".join(self.text(rules, inner, depth + 1) for _ in range(count))
+            case Regex():
+                return self._word(node)
+        raise TypeError(node)
+
+    def _word(self, language: Regex) -> str:
+        text = ""
+        while not (language.nullable and self.rng.random() < 0.5):
+            options = [r for r in classes(language) if not is_empty(derive(language, r[0][0]))]
+            if not options:
+                break
+            code = self.rng.choice(options)[0][0]
+            text, language = text + chr(code), derive(language, code)
+        return text
+
+
+def _ends(rules: dict[str, Node], node: Node, text: str, start: int, depth: int = 0) -> set[int]:
+    """Where a text of `node` that begins at `start` may end; to a depth no short text exceeds."""
+    if depth > 40:
+        return set()
+    match node:
+        case Ref(name=name):
+            return _ends(rules, rules[name], text, start, depth + 1)
+        case Seq(parts=parts):
+            ends = {start}
+            for part in parts:
+                ends = {end for at in ends for end in _ends(rules, part, text, at, depth + 1)}
+            return ends
+        case Choice(options=options):
+            return {end for option in options for end in _ends(rules, option, text, start, depth + 1)}
+        case Times(inner=inner, low=low, high=high):
+            found = {start} if low == 0 else set()
+            ends = {start}
+            for count in range(1, min(high or 9, 9) + 1):
+                ends = {end for at in ends for end in _ends(rules, inner, text, at, depth + 1)}
+                found |= ends if count >= low else set()
+            return found
+        case Regex():
+            return {end for end in range(start, len(text) + 1) if matches(node, text[start:end])}
+    raise TypeError(node)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_grammar_that_recurs_means_what_it_says(seed: int, vocabulary: Vocabulary) -> None:
+    grammars = Grammars(seed)
+    derived = 0
+    for _ in range(15):
+        source = grammars.grammar()
+        rules = parse_gbnf(source)
+        grammar = LlgGrammar(vocabulary, lower(Constraint(kind="gbnf", spec=source)))
+        for _ in range(8):
+            try:
+                text = grammars.text(rules, rules["root"])
+            except RecursionError:
+                continue
+            derived += 1
+            assert reads(grammar, vocabulary, text), (source, text)
+        for _ in range(8):
+            text = "".join(grammars.rng.choices("abc()", k=grammars.rng.randint(1, 6)))
+            expected = len(text) in _ends(rules, rules["root"], text, 0)
+            assert reads(grammar, vocabulary, text) == expected, (source, text)
+    assert derived > 60
