@@ -198,7 +198,7 @@ async def test_a_stuck_step_turns_readiness_off_and_says_where_it_is(
 async def test_an_idle_engine_is_not_stuck() -> None:
     async with recovering(step_timeout=0.02) as (engine, _):
         await say(engine, "x", max_tokens=3)
-        await until(lambda: engine._watchdog._since is None)
+        await until(lambda: engine._loop._watchdog._since is None)
         assert engine.is_ready
 
 

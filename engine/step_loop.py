@@ -1,0 +1,293 @@
+"""The step loop: the only seam between asyncio and the device.
+
+    loop thread     plan 2   land 1: accept, fill masks 2, deliver   plan 3   land 2 ...
+    worker thread   [ forward 1 | sample 1 ][ forward 2 .......... | sample 2 ][ forward 3 ...
+
+Step N+1 is planned and launched before step N's tokens are read; only its sampling waits for the
+grammar masks, which are filled once N's tokens were accepted, while N+1's forward pass runs. That a
+sequence ended is therefore learned one step late; its row of the step in flight is discarded.
+
+Scheduler, tree, pool and requests are touched by the loop's thread only, so they need no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.assemble import assemble
+from engine.batch import Batch, Masks, Runner, StepOutput
+from engine.config import Config
+from engine.history import History
+from engine.masks import fill_masks
+from engine.outputs import accept_token, append_forced_tokens
+from engine.request import Sequence
+from engine.scheduler import Plan, Row, Scheduler
+from engine.stats import Stats
+from engine.stream import TokenLogprob, Update
+from engine.watchdog import Watchdog
+
+_log = logging.getLogger("radish.engine")
+
+_LAG_PERIOD_S = 0.1
+_FEW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A launched step."""
+
+    plan: Plan
+    batch: Batch
+    sampling: list[Row]
+    measuring: list[tuple[Sequence, int]]
+    """Where log-probabilities of prompts are measured, as in `batch.prompt_next`."""
+    launched: float
+    """`time.monotonic()` seconds."""
+    cached_tokens: int
+    """Found in the prefix tree for sequences that start here."""
+    output: asyncio.Future[StepOutput]
+
+
+class StepLoop:
+    """Plans, launches and lands steps for as long as there is something to run.
+
+    Args:
+        eos_ids: ids that end a sequence.
+        vocab_size: width of the logits.
+        finish: ends a sequence with its last update; called for every one that ends in a step.
+        abandon: called when the loop ends, for whatever reason: nothing will be run any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        scheduler: Scheduler,
+        runner: Runner,
+        stats: Stats,
+        history: History,
+        eos_ids: frozenset[int],
+        vocab_size: int,
+        finish: Callable[[Sequence, Update], None],
+        abandon: Callable[[], None],
+    ) -> None:
+        self._page_size = config.page_size
+        self._scheduler = scheduler
+        self._runner = runner
+        self._stats = stats
+        self._history = history
+        self._eos_ids = eos_ids
+        self._mask_words = -(-vocab_size // 32)
+        self._finish = finish
+        self._abandon = abandon
+        self._released: list[int] = []
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="radish-forward")
+        self._masker = ThreadPoolExecutor(1, thread_name_prefix="radish-masks")
+        self._work = asyncio.Event()
+        self._watchdog = Watchdog(config.step_timeout, self._describe)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to run steps, on the running event loop."""
+        self._watchdog.start()
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._measure_lag())]
+
+    async def stop(self) -> None:
+        """Run no further step; waits for the one in flight."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._watchdog.stop()
+        self._worker.shutdown()
+        self._masker.shutdown()
+
+    @property
+    def is_alive(self) -> bool:
+        return bool(self._tasks) and not self._tasks[0].done()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a step takes longer than `config.step_timeout`."""
+        return self._watchdog.is_stuck
+
+    def wake(self) -> None:
+        """There is something new to run."""
+        self._work.set()
+
+    def release(self, sequence: Sequence) -> None:
+        """The sequence will never sample again: the sampler may forget it."""
+        self._released.append(sequence.id)
+
+    async def _run(self) -> None:
+        flight: _Step | None = None
+        upcoming: _Step | None = None
+        try:
+            while True:
+                upcoming = self._launch(flight)
+                if flight is not None:
+                    await self._land(flight)
+                    self._watchdog.end()
+                if upcoming is not None:
+                    self._watchdog.begin()
+                    await self._fill_masks(upcoming)
+                elif flight is None:
+                    await self._work.wait()
+                flight, upcoming = upcoming, None
+        except Exception:
+            _log.exception("the step loop died")
+            raise
+        finally:
+            self._watchdog.end()
+            # The worker may be waiting for masks that nobody will fill now.
+            for step in (flight, upcoming):
+                if step is not None and step.batch.masks is not None:
+                    step.batch.masks.cancel()
+            self._abandon()
+
+    def _launch(self, flight: _Step | None) -> _Step | None:
+        """Plan the next step and hand it to the worker; None if there is nothing to run."""
+        self._work.clear()
+        if flight is not None and self._pays_to_read_first():
+            return None
+        started = time.perf_counter()
+        hits = self._stats.prefix_hits
+        plan = self._scheduler.plan()
+        if plan is None:
+            return None
+        in_flight = flight.sampling if flight else []
+        batch = assemble(
+            plan,
+            page_size=self._page_size,
+            eos_ids=self._eos_ids,
+            previous={row.sequence.id: index for index, row in enumerate(in_flight)},
+            released=self._released,
+        )
+        self._released = []
+        self._stats.step_plan.observe(time.perf_counter() - started)
+        return _Step(
+            plan=plan,
+            batch=batch,
+            sampling=[row for row in plan.rows.values() if row.samples],
+            measuring=[
+                (row.sequence, position)
+                for row in plan.rows.values()
+                for position in row.sequence.unmeasured(row.start, row.stop)
+            ],
+            launched=time.monotonic(),
+            cached_tokens=self._stats.prefix_hits - hits,
+            output=asyncio.get_running_loop().run_in_executor(self._worker, self._runner.run, batch),
+        )
+
+    def _pays_to_read_first(self) -> bool:
+        """Whether to land the step in flight before planning the next one.
+
+        A token may let its grammar dictate the ones after it. Known in time, they join the next step;
+        learned while that step is in flight, they cost one more. With few sequences, all of them under
+        a grammar, a saved step is worth more than the overlap.
+        """
+        running = self._scheduler.running.values()
+        return len(running) <= _FEW and all(sequence.matcher is not None for sequence in running)
+
+    async def _land(self, step: _Step) -> None:
+        """Wait for a step and give its tokens out."""
+        try:
+            output = await step.output
+        except Exception as error:  # noqa: BLE001  whatever it is, it ends this batch's sequences only
+            self._fail(step, error)
+            return
+        started = time.perf_counter()
+        self._stats.steps += 1
+        self._stats.computed_tokens += len(step.batch.token_ids)
+        self._stats.iteration_tokens.observe(len(step.batch.token_ids))
+        self._stats.step_forward.observe(output.forward_s)
+        self._stats.step_sample.observe(output.sample_s)
+        for row in step.plan.rows.values():
+            self._scheduler.commit(row)
+        now = time.monotonic()
+        self._history.record_step(
+            step.plan.rows.values(), cached=step.cached_tokens, launched=step.launched, landed=now
+        )
+        measured = iter(output.prompt_logprobs)
+        for sequence, position in step.measuring:
+            sequence.request.measured(position, next(measured))
+        for row, token_id, logprob in zip(step.sampling, output.token_ids, output.logprobs, strict=True):
+            sequence = row.sequence
+            if not sequence.take_sample():
+                self._stats.discarded_tokens += 1
+                continue
+            update = self._accept(sequence, token_id, logprob)
+            if update.token_ids:
+                self._stats.record_tokens(sequence, len(update.token_ids), now)
+            if update.finish_reason is not None:
+                self._finish(sequence, update)
+            else:
+                sequence.request.stream.put(update)
+        self._stats.step_commit.observe(time.perf_counter() - started)
+
+    def _accept(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> Update:
+        """What a sampled token makes of its sequence; whatever fails with it ends this sequence only."""
+        try:
+            update = accept_token(sequence, token_id, logprob, self._eos_ids)
+            if update.finish_reason is None:
+                append_forced_tokens(sequence, update, self._eos_ids)
+        except Exception:  # noqa: BLE001  a grammar engine's or the tokenizer's own
+            _log.exception("token %d of request %s failed", token_id, sequence.request.id)
+            return Update(index=sequence.index, finish_reason="error", error="its output could not be read")
+        return update
+
+    def _fail(self, step: _Step, error: Exception) -> None:
+        """A step raised: its sequences end with an error, all others go on."""
+        _log.error("a step of %d tokens failed", len(step.batch.token_ids), exc_info=error)
+        for row in step.plan.rows.values():
+            sequence = row.sequence
+            if row.samples:
+                sequence.take_sample()
+            if sequence.finish_reason is None:
+                update = Update(index=sequence.index, finish_reason="error", error="the forward pass failed")
+                self._finish(sequence, update)
+
+    async def _fill_masks(self, step: _Step) -> None:
+        """Give the step its grammar masks, now that every token before it was accepted."""
+        if step.batch.masks is None:
+            return
+        started = time.perf_counter()
+        constrained = [
+            (index, row)
+            for index, row in enumerate(step.sampling)
+            if row.sequence.matcher is not None
+            and not row.sequence.superseded
+            and row.sequence.finish_reason is None
+        ]
+        rows = [row for _, row in constrained]
+        filled = await asyncio.get_running_loop().run_in_executor(
+            self._masker, fill_masks, rows, self._mask_words
+        )
+        for index, message in filled.errors.items():
+            sequence = rows[index].sequence
+            if sequence.finish_reason is None:
+                self._finish(sequence, Update(index=sequence.index, finish_reason="error", error=message))
+        indices = np.array([index for index, _ in constrained], np.int64)
+        step.batch.masks.set_result(Masks(rows=indices, bits=filled.bits))
+        self._stats.step_mask.observe(time.perf_counter() - started)
+
+    def _describe(self) -> str:
+        running = list(self._scheduler.running.values())
+        rows = ", ".join(f"{s.request.id}[{s.index}] {s.scheduled}/{s.length}" for s in running[:16])
+        counts = (
+            f"{len(running)} running, {len(self._scheduler.waiting)} waiting, {self._scheduler.page_counts()}"
+        )
+        return f"{counts}; running (request[choice] scheduled/length): {rows}"
+
+    async def _measure_lag(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _LAG_PERIOD_S
+            await asyncio.sleep(_LAG_PERIOD_S)
+            self._stats.loop_lag.observe(max(0.0, loop.time() - due))
