@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 Range = tuple[int, int]
@@ -197,9 +198,14 @@ def invert(ranges: Iterable[Range]) -> Regex:
     return chars((low, high) for low, high in outside if low <= high)
 
 
+@lru_cache(maxsize=1024)
+def _char(char: str) -> Regex:
+    return chars([(ord(char), ord(char))])
+
+
 def literal(text: str) -> Regex:
     """Exactly this text."""
-    return concat(chars([(ord(c), ord(c))]) for c in text)
+    return concat(map(_char, text))
 
 
 def concat(parts: Iterable[Regex]) -> Regex:

@@ -9,7 +9,7 @@ keep their meaning.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 from grammars.regular.ast import (
@@ -35,12 +35,17 @@ _OPTIONAL_ESCAPES: Final = (
 )
 
 
+def quote(text: str) -> str:
+    """Exactly `text`, as a regular expression."""
+    return "".join(_code(ord(char)) for char in text)
+
+
 def _code(code_point: int) -> str:
     char = chr(code_point)
     return char if char.isascii() and (char.isalnum() or char in "_,:\"' ") else f"\\x{{{code_point:x}}}"
 
 
-def _class(ranges: list[Range]) -> str:
+def _class(ranges: tuple[Range, ...]) -> str:
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return _code(ranges[0][0])
     return "[" + "".join(_code(a) if a == b else f"{_code(a)}-{_code(b)}" for a, b in ranges) + "]"
@@ -105,30 +110,35 @@ class Writer:
         raise TypeError(regex)
 
     def _chars(self, regex: Chars) -> str:
-        if not self.json:
-            return _class(list(regex.ranges))
-        raw = [
-            (max(a, low), min(b, high))
-            for a, b in regex.ranges
-            for low, high in ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF))
-            if max(a, low) <= min(b, high)
-        ]
-        options = [_class(raw)] if raw else []
-        options += self._escapes(regex)
-        return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
+        return _json_class(regex, self.free) if self.json else _class(regex.ranges)
 
-    def _escapes(self, regex: Chars) -> list[str]:
-        if self.free and regex == ANY_CHAR:
-            return [rf"\\(?:[\x{{22}}\\bfnrt]|{_OPTIONAL_ESCAPES})"]
-        short = "".join(_code(ord(letter)) for code, letter in _SHORT.items() if code in regex)
-        controls = [code for code in range(0x20) if code in regex]
-        escapes = [rf"\\[{short}]"] if short else []
-        for high in (0, 1):
-            digits = [f"{code & 15:x}" for code in controls if code >> 4 == high]
-            if digits:
-                letters = "".join(d + d.upper() if d.isalpha() else d for d in digits)
-                escapes.append(rf"\\u00{high}[{letters}]")
-        return escapes
+
+@lru_cache(maxsize=4096)
+def _json_class(regex: Chars, free: bool) -> str:
+    """One character of a set, as it is written inside a JSON string."""
+    raw = tuple(
+        (max(a, low), min(b, high))
+        for a, b in regex.ranges
+        for low, high in ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF))
+        if max(a, low) <= min(b, high)
+    )
+    options = [_class(raw)] if raw else []
+    options += _escapes(regex, free)
+    return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
+
+
+def _escapes(regex: Chars, free: bool) -> list[str]:
+    if free and regex == ANY_CHAR:
+        return [rf"\\(?:[\x{{22}}\\bfnrt]|{_OPTIONAL_ESCAPES})"]
+    short = "".join(_code(ord(letter)) for code, letter in _SHORT.items() if code in regex)
+    controls = [code for code in range(0x20) if code in regex] if regex.ranges[0][0] < 0x20 else []
+    escapes = [rf"\\[{short}]"] if short else []
+    for high in (0, 1):
+        digits = [f"{code & 15:x}" for code in controls if code >> 4 == high]
+        if digits:
+            letters = "".join(d + d.upper() if d.isalpha() else d for d in digits)
+            escapes.append(rf"\\u00{high}[{letters}]")
+    return escapes
 
 
 def grammar(language: Regex) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from grammars.regular.ast import Regex, complement, intersect, literal
-from grammars.regular.derivative import matches, shortest
+from grammars.regular.derivative import is_prolific, matches, shortest
 from grammars.schema.errors import UnenforceableError
 from grammars.schema.finite import few_words
 from grammars.schema.formula import FALSE, TRUE, Formula, conj
@@ -48,17 +48,23 @@ def build_objects(objects: Objects, rule: MakeRule, *, open_objects: bool) -> It
 
 
 def _listed(names: Strings) -> list[str]:
+    if names.words is None and is_prolific(names.regex):
+        return []
     return few_words(names, MAX_LISTED_KEYS) or []
 
 
 def _key_classes(objects: Objects, *, is_open: bool) -> Iterator[tuple[Strings, Formula]]:
     """Names without a declaration, by what their values must satisfy."""
+    patterns = dict.fromkeys(regex for said in objects.properties for regex, _ in said.patterns)
+    unmatched = dict.fromkeys(patterns, False)
+    if not patterns and _class_value(objects, unmatched, is_open=is_open) == FALSE:
+        return
     taken = dict.fromkeys((*_declared(objects), *objects.banned))
     names = Strings(regex=intersect(complement(literal(name)) for name in taken))
     for allowed in objects.names:
         names = names.meet(allowed)
     classes: list[tuple[Strings, dict[Regex, bool]]] = [(names, {})]
-    for pattern in dict.fromkeys(regex for said in objects.properties for regex, _ in said.patterns):
+    for pattern in patterns:
         matching = Strings(regex=pattern)
         classes = [
             (part, {**matched, pattern: inside})
@@ -69,12 +75,16 @@ def _key_classes(objects: Objects, *, is_open: bool) -> Iterator[tuple[Strings, 
         if len(classes) > MAX_KEY_CLASSES:
             raise UnenforceableError("too many overlapping patterns", "patternProperties")
     for names, matched in classes:
-        value = conj(_class_value(said, matched, is_open=is_open) for said in objects.properties)
+        value = _class_value(objects, matched, is_open=is_open)
         if value != FALSE and not names.is_empty():
             yield names, value
 
 
-def _class_value(said: Properties, matched: dict[Regex, bool], *, is_open: bool) -> Formula:
+def _class_value(objects: Objects, matched: dict[Regex, bool], *, is_open: bool) -> Formula:
+    return conj(_said(said, matched, is_open=is_open) for said in objects.properties)
+
+
+def _said(said: Properties, matched: dict[Regex, bool], *, is_open: bool) -> Formula:
     found = [formula for regex, formula in said.patterns if matched[regex]]
     if found:
         return conj(found)

@@ -6,8 +6,9 @@ import json
 from collections import deque
 from fractions import Fraction
 
-from grammars.regular.ast import is_free, literal
-from grammars.regular.lark import JSON, JSON_FREE, PLAIN
+from grammars.regular.ast import is_free
+from grammars.regular.lark import JSON, JSON_FREE, PLAIN, quote
+from grammars.schema.partial import write
 from grammars.schema.shapes import Element, Key, Multiples, Rule, Sequence, State, Tail, Text
 from grammars.spec import JsonOptions
 
@@ -106,7 +107,7 @@ class Emitter:
 
     def _key(self, key: Key) -> str:
         if key.regex is None:
-            return f"/{_quoted_word(key.name or '')}:{self._gap}/"
+            return f'/"{quote(write(key.name or ""))}":{self._gap}/'
         return f'"\\"" ({JSON.terminal(key.regex)}) /":{self._gap}/'
 
     def _tail(self, tail: Tail, *, first: bool) -> list[str]:
@@ -139,10 +140,6 @@ def _times(low: int, high: int | None) -> str:
     if high is None:
         return "*" if low == 0 else f"{{{low},}}"
     return f"{{{low},{high}}}"
-
-
-def _quoted_word(word: str) -> str:
-    return f'"{JSON.pattern(literal(word))}"'
 
 
 def _text(text: Text) -> str:

@@ -7,6 +7,7 @@ is asked may it also have an exponent: then no bound has to be compared with it.
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 
 from grammars.regular.ast import (
     EMPTY,
@@ -25,6 +26,7 @@ from grammars.schema.steps import multiples_text
 from grammars.spec import JsonOptions
 
 
+@lru_cache(maxsize=1024)
 def number_text(numbers: Numbers, options: JsonOptions) -> Regex | None:
     """Every spelling of the numbers of a set; None if that is not regular in a manageable way (`step`)."""
     writer = _Writer(options)
@@ -230,7 +232,13 @@ class _Writer:
         while low <= high:
             size = len(str(low))
             last = min(high, 10**size - 1)
-            options.append(_same_length(str(low), str(last)))
+            if low == 10 ** (size - 1) and last == 10**size - 1:
+                # All integers of this and maybe of greater lengths.
+                longest = len(str(high + 1)) - 1
+                options.append(concat((_digits(1), repeat(_digits(), size - 1, longest - 1))))
+                last = 10**longest - 1
+            else:
+                options.append(_same_length(str(low), str(last)))
             low = last + 1
         return alt(options)
 

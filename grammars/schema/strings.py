@@ -38,6 +38,8 @@ class Strings:
 
     def meet(self, other: Strings) -> Strings:
         """The strings in both."""
+        if other == ALL:
+            return self
         if self.words is not None:
             return Strings(tuple(word for word in self.words if word in other))
         if other.words is not None:
