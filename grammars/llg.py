@@ -50,7 +50,8 @@ def limits(*, heavy: bool) -> LLParserLimits:
 
 def complaint(matcher: LLMatcher) -> str:
     """What is wrong with a matcher, in a line; "" if nothing is."""
-    return matcher.get_error().partition("\n")[0]
+    error = matcher.get_error().partition("\n")[0]
+    return "grammar too complex" if error.startswith("panic") else error
 
 
 class LlgGrammar:

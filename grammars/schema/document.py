@@ -16,6 +16,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from grammars.base import GrammarError
 from grammars.schema.keywords import check_keywords
+from grammars.schema.metaschemas import metaschema
 
 _ONE = (
     "additionalItems",
@@ -63,7 +64,7 @@ class Resource:
         uri: what references resolve against.
         root: its outermost schema.
         draft: the version it declares; None: none, then what old and new versions have is understood.
-        anchors: plain names of schemas in it.
+        anchors: plain names of schemas in it; "" for the root, where that is a recursive anchor.
         dynamic: those of them that are dynamic anchors.
     """
 
@@ -81,11 +82,15 @@ class Resource:
 
 @dataclass(eq=False, slots=True)
 class Schema:
-    """One schema object in the document; equal only to itself."""
+    """One schema object in the document, as reached on one way; equal only to itself.
+
+    `scope`: the resources with dynamic anchors that were entered on that way, outermost first.
+    """
 
     value: dict[str, Any]
     pointer: str
     resource: Resource
+    scope: tuple[Resource, ...] = ()
 
 
 class Document:
@@ -101,21 +106,22 @@ class Document:
             raise GrammarError("a schema is an object, true or false")
         self._resources: dict[str, Resource] = {}
         self._schemas: dict[int, Schema] = {}
+        self._scoped: dict[tuple[int, tuple[Resource, ...]], Schema] = {}
         resource = Resource("", value, _draft(value, None))
         self._resources[""] = resource
         self._index(value, "", resource)
-        self.root: Schema | bool = self._get(value)
+        self.root: Schema | bool = self._get(value, ())
 
     def subschema(self, parent: Schema, *path: str | int) -> Schema | bool:
         """The schema at a path of keys below a schema."""
         value: Any = parent.value
         for step in path:
             value = value[step]
-        return self._get(value)
+        return self._get(value, parent.scope)
 
     def derived(self, value: dict[str, Any], parent: Schema) -> Schema:
         """A schema that is not in the document, read as if it stood at `parent`."""
-        schema = Schema(value, parent.pointer, parent.resource)
+        schema = Schema(value, parent.pointer, parent.resource, parent.scope)
         self._schemas[id(value)] = schema
         return schema
 
@@ -123,7 +129,7 @@ class Document:
         """What `$ref`, `$dynamicRef` or `$recursiveRef` of a schema points to.
 
         Raises:
-            GrammarError: nothing in this document, or what it is depends on the way there.
+            GrammarError: nothing in this document.
         """
         reference = schema.value[keyword]
 
@@ -132,38 +138,39 @@ class Document:
             return GrammarError(f"{keyword} {reference!r} {why}", pointer=pointer, keyword=keyword)
 
         uri, fragment = urldefrag(reference)
-        target = _join(schema.resource.uri, uri) if uri else schema.resource.uri
-        resource = self._resources.get(target)
+        resource = self._resource(_join(schema.resource.uri, uri) if uri else schema.resource.uri)
         if resource is None:
             raise refuse("is not in this document, and nothing is fetched")
         fragment = unquote(fragment)
-        if keyword == "$recursiveRef" and any(r.root is not resource.root for r in self._recursive()):
-            raise refuse("depends on where it is reached from, which is not supported")
-        if keyword == "$dynamicRef" and fragment in resource.dynamic and self._is_ambiguous(fragment):
-            raise refuse("depends on where it is reached from, which is not supported")
+        if keyword != "$ref" and fragment in resource.dynamic:
+            # The outermost of all that were entered decides.
+            resource = next((outer for outer in schema.scope if fragment in outer.dynamic), resource)
+            return self._get(resource.anchors[fragment], schema.scope)
         if fragment and not fragment.startswith("/"):
             if fragment not in resource.anchors:
                 raise refuse("names an anchor that does not exist")
-            return self._get(resource.anchors[fragment])
+            return self._get(resource.anchors[fragment], schema.scope)
         try:
-            return self._at(resource, fragment)
+            return self._at(resource, fragment, schema.scope)
         except (KeyError, IndexError, ValueError):
             raise refuse("points to nothing") from None
 
-    def _recursive(self) -> Iterator[Resource]:
-        for resource in self._resources.values():
-            if isinstance(resource.root, dict) and resource.root.get("$recursiveAnchor") is True:
-                yield resource
+    def _resource(self, uri: str) -> Resource | None:
+        """The resource of a URI: one in the document, or a metaschema."""
+        if uri not in self._resources:
+            text = metaschema(uri)
+            if text is None:
+                return None
+            value = _parse(text)
+            resource = Resource(uri, value, _draft(value, None))
+            self._resources[uri] = resource
+            self._index(value, uri, resource)
+        return self._resources[uri]
 
-    def _is_ambiguous(self, anchor: str) -> bool:
-        owners = {id(r) for r in self._resources.values() if anchor in r.dynamic}
-        return len(owners) > 1
-
-    def _at(self, resource: Resource, pointer: str) -> Schema | bool:
+    def _at(self, resource: Resource, pointer: str, scope: tuple[Resource, ...]) -> Schema | bool:
         """The schema a JSON pointer (RFC 6901) leads to, also where no keyword puts a schema."""
         value = resource.root
-        base = self._get(value)
-        path = base.pointer if isinstance(base, Schema) else ""
+        path = "" if isinstance(value, bool) else self._schemas[id(value)].pointer
         for token in pointer.split("/")[1:]:
             key = token.replace("~1", "/").replace("~0", "~")
             if isinstance(value, list):
@@ -181,10 +188,21 @@ class Document:
             raise KeyError(pointer)
         if isinstance(value, dict) and id(value) not in self._schemas:
             self._index(value, path, resource)
-        return self._get(value)
+        return self._get(value, scope)
 
-    def _get(self, value: Any) -> Schema | bool:
-        return value if isinstance(value, bool) else self._schemas[id(value)]
+    def _get(self, value: Any, scope: tuple[Resource, ...]) -> Schema | bool:
+        """The schema that `value` is, reached by way of the resources in `scope`."""
+        if isinstance(value, bool):
+            return value
+        schema = self._schemas[id(value)]
+        if schema.resource.dynamic and schema.resource not in scope:
+            scope = (*scope, schema.resource)
+        if scope == schema.scope:
+            return schema
+        key = id(value), scope
+        if key not in self._scoped:
+            self._scoped[key] = Schema(value, schema.pointer, schema.resource, scope)
+        return self._scoped[key]
 
     def _index(self, root: Any, pointer: str, resource: Resource) -> None:
         """Find every schema below `root`, with its resource, and check its keywords."""
@@ -216,6 +234,9 @@ class Document:
                 resource.anchors[value[keyword]] = value
         if isinstance(value.get("$dynamicAnchor"), str):
             resource.dynamic.add(value["$dynamicAnchor"])
+        if value.get("$recursiveAnchor") is True:
+            resource.anchors[""] = resource.root
+            resource.dynamic.add("")
         return resource
 
 
