@@ -31,8 +31,8 @@ from grammars.vocab import Vocabulary
 
 _FUEL_FACTOR = 5
 _STATES = 100_000
-_BASE_BYTES = 1 << 20
-_BYTES_PER_CHAR = 400
+_BASE_BYTES = 1 << 19
+_BYTES_PER_CHAR = 100
 _FAR = 1 << 12
 """With this many tokens left, an end that is not found is no reason to steer."""
 

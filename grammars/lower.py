@@ -15,10 +15,10 @@ from grammars.gbnf import parse_gbnf
 from grammars.gbnf_lark import translate
 from grammars.regular.ast import Regex, alt, intersect, length, literal
 from grammars.regular.classes import COMMON
-from grammars.regular.derivative import TooManyStatesError, shortest
 from grammars.regular.lark import grammar
 from grammars.regular.pattern_syntax import PatternError
 from grammars.regular.patterns import full_language
+from grammars.regular.questions import TooManyStatesError, shortest
 from grammars.schema.build import build
 from grammars.schema.emit import emit
 from grammars.schema.sizes import settle

@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 from grammars.base import MaskRow
 from grammars.regular.ast import NOTHING, Regex, literal
-from grammars.regular.derivative import derive_text, is_prolific
+from grammars.regular.derivative import derive_text
+from grammars.regular.questions import is_prolific
 from grammars.schema.endings import fresh_word
 from grammars.schema.partial import write
-from grammars.schema.reader import Level, Mode, OffGrammarError, Point, Reader, RepeatedError, identity
+from grammars.schema.points import Level, Mode, OffGrammarError, Point, RepeatedError
+from grammars.schema.reader import Reader, identity
 from grammars.vocab import Vocabulary
 
 _BARE_ENDS = (b",", b"]", b" ", b"\n")

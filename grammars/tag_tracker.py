@@ -8,7 +8,8 @@ from typing import NamedTuple
 from grammars.base import MaskRow
 from grammars.repeats import Repeats
 from grammars.schema.closing import Closer
-from grammars.schema.reader import Mode, OffGrammarError, Point, Reader, RepeatedError
+from grammars.schema.points import Mode, OffGrammarError, Point, RepeatedError
+from grammars.schema.reader import Reader
 from grammars.tag_tables import TagTables
 from grammars.vocab import Vocabulary
 

@@ -7,10 +7,12 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from grammars.base import MaskRow
 from grammars.regular.ast import NOTHING, Regex
-from grammars.regular.derivative import TooManyStatesError, derive_text, shortest
+from grammars.regular.derivative import derive_text
+from grammars.regular.questions import TooManyStatesError, shortest
 from grammars.repeats import Repeats
 from grammars.schema.closing import Closer, NoCloseError
-from grammars.schema.reader import OffGrammarError, Point, Reader, RepeatedError
+from grammars.schema.points import OffGrammarError, Point, RepeatedError
+from grammars.schema.reader import Reader
 from grammars.schema.tables import Tables
 from grammars.vocab import Vocabulary
 

@@ -1,17 +1,14 @@
-"""Questions about regular languages, answered with Brzozowski derivatives.
+"""Brzozowski derivatives of regular languages.
 
 The derivative of a language by a character is what may follow that character (J. A. Brzozowski, 1964;
 S. Owens et al., Regular-expression derivatives re-examined, 2009). Expressions in normal form have
-finitely many, so they are the states of an automaton that is only built as far as a question needs.
+finitely many, so they are the states of an automaton that is built only as far as it is walked.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
-import math
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import lru_cache
 
 from grammars.regular.ast import (
@@ -32,13 +29,6 @@ from grammars.regular.ast import (
     intersect,
     repeat,
 )
-
-MAX_STATES = 4000
-_MAX_PROLIFIC_STATES = 200
-
-
-class TooManyStatesError(Exception):
-    """A question needs more of an automaton than is worth building."""
 
 
 def derive(regex: Regex, code_point: int) -> Regex:
@@ -119,173 +109,3 @@ def _partition(sets: tuple[Chars, ...]) -> tuple[tuple[Range, ...], ...]:
         if inside & 1:  # the first set is that of all characters
             groups[inside].append((start, end - 1))
     return tuple(map(tuple, groups.values()))
-
-
-def pick(low: int, high: int) -> int:
-    """The code point of a range that is shortest to write in JSON and plainest to read."""
-    for preferred in (ord("a"), ord("0"), ord("A"), ord(" ")):
-        if low <= preferred <= high:
-            return preferred
-    plain = [c for c in range(max(low, 0x20), min(high, 0x7E) + 1) if c not in (0x22, 0x5C)]
-    return plain[0] if plain else max(low, min(high, 0x20))
-
-
-@lru_cache(maxsize=4096)
-def shortest(regex: Regex) -> str | None:
-    """A shortest text of the language; None when there is none.
-
-    Searches the automaton best first (A*); the expressions themselves say how far the end is at least.
-
-    Raises:
-        TooManyStatesError: not found within the limit on states.
-    """
-    order = itertools.count()
-    heap: list[tuple[float, int, str, Regex | None]] = [(regex.floor, next(order), "", regex)]
-    seen = {regex}
-    while heap:
-        bound, _, text, state = heapq.heappop(heap)
-        if bound == math.inf:
-            return None
-        if state is None or state.nullable:
-            return text
-        if state.pure:
-            word = text + _shortest_pure(state)
-            heapq.heappush(heap, (len(word), next(order), word, None))
-            continue
-        for ranges in classes(state):
-            after = derive(state, ranges[0][0])
-            if after not in seen:
-                seen.add(after)
-                bound = len(text) + 1 + after.floor
-                heapq.heappush(heap, (bound, next(order), text + _plainest(ranges), after))
-        if len(seen) > MAX_STATES:
-            raise TooManyStatesError
-    return None
-
-
-def _shortest_pure(regex: Regex) -> str:
-    """A shortest text of a language that is not empty, from its expression alone."""
-    if regex.nullable:
-        return ""
-    match regex:
-        case Chars(ranges=ranges):
-            return _plainest(ranges)
-        case Concat(parts=parts):
-            return "".join(map(_shortest_pure, parts))
-        case Alt(parts=parts):
-            return min((_shortest_pure(part) for part in parts if part.floor < math.inf), key=_written)
-        case Repeat(inner=inner, low=low):
-            return _shortest_pure(inner) * low
-    raise TypeError(regex)
-
-
-def _plainest(ranges: tuple[Range, ...]) -> str:
-    return min((chr(pick(low, high)) for low, high in ranges[:64]), key=_written)
-
-
-def _written(text: str) -> tuple[int, int]:
-    """Length as JSON text, roughly: characters, then bytes and escapes."""
-    return len(text), len(text.encode()) + sum(c < " " or c in '"\\' for c in text)
-
-
-def is_empty(regex: Regex) -> bool:
-    """Whether no text belongs to the language (TooManyStatesError as for `shortest`)."""
-    return shortest(regex) is None
-
-
-def words(regex: Regex, limit: int) -> list[str] | None:
-    """All texts of the language, when there are at most `limit`; else None.
-
-    Raises:
-        TooManyStatesError: not decided within the limit on states.
-    """
-    found: list[str] = []
-    live: dict[Regex, bool] = {}
-    for word in _enumerate(regex, "", frozenset(), live):
-        if word is None or len(found) == limit:
-            return None
-        found.append(word)
-    return found
-
-
-def _enumerate(
-    regex: Regex, text: str, path: frozenset[Regex], live: dict[Regex, bool]
-) -> Iterator[str | None]:
-    """The words below a state; None once a loop shows that there is no end of them."""
-    if len(live) > MAX_STATES:
-        raise TooManyStatesError
-    if regex in path:
-        yield None
-    if regex.nullable:
-        yield text
-    for ranges in classes(regex):
-        after = derive(regex, ranges[0][0])
-        if after not in live:
-            live[after] = not is_empty(after)
-        if live[after]:
-            for code_point in itertools.chain.from_iterable(range(low, high + 1) for low, high in ranges):
-                yield from _enumerate(after, text + chr(code_point), path | {regex}, live)
-
-
-@lru_cache(maxsize=1024)
-def is_prolific(regex: Regex) -> bool:
-    """Whether every beginning of a text of the language can go on in infinitely many ways.
-
-    False also where that is not found out within some states.
-    """
-    if _loops_at_end(regex):
-        return True
-    after: dict[Regex, set[Regex]] = {}
-    pending = [regex]
-    while pending:
-        state = pending.pop()
-        if state in after:
-            continue
-        if len(after) == _MAX_PROLIFIC_STATES:
-            return False
-        nexts = {derive(state, ranges[0][0]) for ranges in classes(state)}
-        after[state] = {n for n in nexts if n != NOTHING and not is_empty(n)}
-        pending.extend(after[state])
-    # What leads nowhere, or only to what does, has an end to its texts.
-    return not _ends(after)
-
-
-def _loops_at_end(regex: Regex) -> bool:
-    """Whether a language is prolific, as far as its expression shows it."""
-    match regex:
-        case Repeat(high=high):
-            return high is None
-        case Concat(parts=parts):
-            return bool(parts) and _loops_at_end(parts[-1])
-        case Alt(parts=parts):
-            return bool(parts) and all(map(_loops_at_end, parts))
-        case And(parts=parts):
-            # Texts taken out one by one do not make an end.
-            rest = [part for part in parts if not (isinstance(part, Not) and _is_bounded(part.inner))]
-            return not rest or (len(rest) == 1 and _loops_at_end(rest[0]))
-        case Not(inner=inner):
-            return _is_bounded(inner)
-    return False
-
-
-def _is_bounded(regex: Regex) -> bool:
-    """Whether a language has finitely many texts, as far as its expression shows it."""
-    match regex:
-        case Chars():
-            return True
-        case Concat(parts=parts) | Alt(parts=parts):
-            return all(map(_is_bounded, parts))
-        case Repeat(inner=inner, high=high):
-            return high is not None and _is_bounded(inner)
-    return False
-
-
-def _ends(after: dict[Regex, set[Regex]]) -> set[Regex]:
-    """The states of an automaton from which every path ends."""
-    ended: set[Regex] = set()
-    grown = True
-    while grown:
-        found = {state for state, nexts in after.items() if nexts <= ended} - ended
-        grown = bool(found)
-        ended |= found
-    return ended

@@ -9,7 +9,7 @@ from typing import Any
 
 from grammars.base import GrammarError
 from grammars.regular.ast import Regex, alt, literal
-from grammars.regular.derivative import TooManyStatesError, shortest
+from grammars.regular.questions import TooManyStatesError, shortest
 from grammars.schema import applicators, containers, scalars, unevaluated
 from grammars.schema.build_arrays import build_arrays
 from grammars.schema.build_objects import build_objects

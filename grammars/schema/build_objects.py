@@ -11,7 +11,8 @@ from dataclasses import replace
 from itertools import combinations
 
 from grammars.regular.ast import Regex, complement, intersect, literal
-from grammars.regular.derivative import is_prolific, matches, shortest
+from grammars.regular.derivative import matches
+from grammars.regular.questions import is_prolific, shortest
 from grammars.schema.errors import UnenforceableError
 from grammars.schema.finite import few_words
 from grammars.schema.formula import FALSE, TRUE, Formula, conj

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from grammars.regular.ast import NOTHING, Regex
-from grammars.regular.derivative import TooManyStatesError
+from grammars.regular.questions import TooManyStatesError
 from grammars.schema.endings import end_text, fresh_word
 from grammars.schema.partial import write
-from grammars.schema.reader import Item, Language, Level, Mode, Point, Position, Reader, Value, identity
+from grammars.schema.points import Item, Language, Level, Mode, Point, Position, Value
+from grammars.schema.reader import Reader, identity
 from grammars.schema.shapes import Key
 from grammars.schema.steps_left import complete_multiple
 from grammars.schema.tables import Part

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from grammars.base import GrammarError
-from grammars.regular.derivative import TooManyStatesError
+from grammars.regular.questions import TooManyStatesError
 from grammars.schema.arrays import Arrays
 from grammars.schema.formula import FALSE, Formula
 from grammars.schema.meaning import Meaning

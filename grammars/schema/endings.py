@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 
 from grammars.regular.ast import Regex, complement, intersect, is_free, literal
-from grammars.regular.derivative import classes, derive, pick, shortest
+from grammars.regular.derivative import classes, derive
+from grammars.regular.questions import pick, shortest
 from grammars.schema.partial import any_ending, endings, missing, write
 
 _MAX_TRIES = 200

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from grammars.base import GrammarError
-from grammars.regular.derivative import TooManyStatesError
 from grammars.regular.pattern_syntax import PatternError
+from grammars.regular.questions import TooManyStatesError
 from grammars.schema import meaning as m
 from grammars.schema.document import Document, Schema
 from grammars.schema.errors import UnenforceableError

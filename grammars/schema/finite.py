@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from grammars.regular.derivative import TooManyStatesError, words
+from grammars.regular.questions import TooManyStatesError, words
 from grammars.schema.meaning import Meaning
 from grammars.schema.strings import Strings
 

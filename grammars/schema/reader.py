@@ -1,123 +1,31 @@
-"""Following the output of a schema's grammar, byte by byte: where it stands, and what was there before.
-
-A grammar is ambiguous where alternatives share a beginning, so a point in the output stands for several
-items at once, each one way to read what came so far: within the innermost open array or object, a position
-of its automaton, and which item of the enclosing one it belongs to. Points are immutable: to go back, keep
-an old one.
-"""
+"""Following the output of a schema's grammar, byte by byte: where it stands, and what was there before."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import IntEnum
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
 
 from grammars.regular.ast import ANYTHING, NOTHING, Regex, Repeat, is_free, length
 from grammars.regular.derivative import derive_text
 from grammars.schema.partial import read
-from grammars.schema.shapes import Multiples
+from grammars.schema.points import (
+    ROOT,
+    Item,
+    Language,
+    Level,
+    Mode,
+    OffGrammarError,
+    Point,
+    Position,
+    RepeatedError,
+    Value,
+)
 from grammars.schema.steps_left import is_multiple, may_be_multiple
 from grammars.schema.tables import Part, Tables
 
 _BLANKS = frozenset(b" \t\n\r")
 _BARE = frozenset(b"-+.0123456789abcdefghijklmnopqrstuvwxyzE")
-
-
-class Position(NamedTuple):
-    """In the automaton of an array or object: a place, how many elements of its tail came, and which."""
-
-    place: int
-    passed: int = 0
-    taken: int = 0
-
-
-ROOT = Position(-1)
-
-
-class Item(NamedTuple):
-    """One reading: a position, and the index of the item of the enclosing level that it is part of."""
-
-    position: Position
-    up: int
-
-
-class Value(NamedTuple):
-    """A value that may come: its rule, and the item once it is there."""
-
-    rule: int
-    then: Item
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """An open array or object.
-
-    Attributes:
-        parent: the level around it; None for the level of the root value itself.
-        back: the items of `parent` once this one is closed.
-        is_object: what it is.
-        distinct: no two items of the array may be equal.
-        seen: its names so far, or the texts of its items if `distinct`.
-    """
-
-    parent: Level | None
-    back: tuple[Item, ...]
-    is_object: bool = False
-    distinct: bool = False
-    seen: frozenset[str] = frozenset()
-
-
-class Mode(IntEnum):
-    """What a point is in the middle of."""
-
-    OPENED = 0
-    """Behind an opening bracket."""
-    BETWEEN = 1
-    """Behind an element."""
-    COMMA = 2
-    KEY = 3
-    COLON = 4
-    VALUE = 5
-    QUOTED = 6
-    BARE = 7
-    DONE = 8
-
-
-Language = Regex | Multiples
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A point in the output.
-
-    Attributes:
-        mode, level: where it is.
-        items: the readings of the innermost level (OPENED, BETWEEN, COMMA, KEY).
-        values: what may come (COLON, VALUE).
-        texts: what may go on, and the item then (QUOTED, BARE).
-        names: of each language of names that may come, what may go on (KEY).
-        text: the characters of the key or text so far.
-        rest: bytes of a character of it that is not complete.
-    """
-
-    mode: Mode
-    level: Level
-    items: tuple[Item, ...] = ()
-    values: tuple[Value, ...] = ()
-    texts: tuple[tuple[Language, Item], ...] = ()
-    names: tuple[tuple[Regex, Regex], ...] = ()
-    text: str = ""
-    rest: bytes = b""
-
-
-class RepeatedError(Exception):
-    """A name that is already in its object, or an item that is already in an array of distinct ones."""
-
-
-class OffGrammarError(Exception):
-    """Output that no reading fits."""
 
 
 class Reader:

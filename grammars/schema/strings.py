@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grammars.regular.ast import ANYTHING, Regex, alt, complement, intersect, literal
-from grammars.regular.derivative import is_empty, matches
+from grammars.regular.derivative import matches
+from grammars.regular.questions import is_empty
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ import jsonschema
 import pytest
 
 from grammars.regular.ast import Regex
-from grammars.regular.derivative import classes, derive, is_empty, matches
+from grammars.regular.derivative import classes, derive, matches
+from grammars.regular.questions import is_empty
 from grammars.schema.formats import format_language
 
 CASES = Path(__file__).parents[1] / "cases"

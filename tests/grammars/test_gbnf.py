@@ -10,7 +10,8 @@ from grammars.gbnf import Choice, Node, Ref, Seq, Times, parse_gbnf
 from grammars.llg import LlgGrammar
 from grammars.lower import lower
 from grammars.regular.ast import Regex
-from grammars.regular.derivative import classes, derive, is_empty, matches
+from grammars.regular.derivative import classes, derive, matches
+from grammars.regular.questions import is_empty
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
 from tests.grammars.driver import reads

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grammars.regular.derivative import is_empty, matches, shortest
+from grammars.regular.derivative import matches
+from grammars.regular.questions import is_empty, shortest
 from grammars.schema.number_text import number_text, plain
 from grammars.schema.numbers import Numbers
 from grammars.schema.shapes import Multiples

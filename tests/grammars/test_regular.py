@@ -23,10 +23,11 @@ from grammars.regular.ast import (
     repeat,
 )
 from grammars.regular.classes import COMMON
-from grammars.regular.derivative import is_empty, is_prolific, matches, shortest, words
+from grammars.regular.derivative import matches
 from grammars.regular.lark import PLAIN, grammar
 from grammars.regular.pattern_syntax import PatternError
 from grammars.regular.patterns import full_language, search_language
+from grammars.regular.questions import is_empty, is_prolific, shortest, words
 from grammars.vocab import Vocabulary
 
 TEXTS = st.text(alphabet="ab1x y\n-_é", max_size=8)
