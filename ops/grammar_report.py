@@ -76,6 +76,7 @@ def _compact(text: str) -> str:
     """The same JSON without blanks between tokens, if that is all that changes."""
     try:
         value = json.loads(text)
+        _written(value).encode()  # not with half a surrogate pair
     except ValueError:
         return text
     return _written(value) if json.dumps(value) == text else text
