@@ -55,7 +55,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     top_p: Annotated[float, _Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, _Meta(ge=-1, le=_INT64)] | None = None
     min_p: Probability | None = None
-    repetition_penalty: Annotated[float, _Meta(gt=0)] | None = None
+    repetition_penalty: Annotated[float, _Meta(ge=1e-3, le=1e3)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: (
@@ -100,6 +100,19 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     kv_transfer_params: Unsupported = None
     structural_tag: Unsupported = None
     guided_whitespace_pattern: Unsupported = None
+    logprob_token_ids: UnsupportedList = None
+    thinking_token_budget: Unsupported = None
+    repetition_detection: Unsupported = None
+    include_reasoning: Annotated[Any, neutral("true")] = None
+    vllm_xargs: Annotated[Any, neutral("{}")] = None
+    custom_params: Annotated[Any, neutral("{}")] = None
+    stop_regex: Annotated[Any, neutral("[]", '""')] = None
+    return_hidden_states: UnsupportedFlag = None
+    typical_p: Annotated[Any, neutral("1", "1.0")] = None
+    repeat_penalty: Annotated[Any, neutral("1", "1.0")] = None
+    mirostat: Annotated[Any, neutral("0")] = None
+    dry_multiplier: Annotated[Any, neutral("0", "0.0")] = None
+    xtc_probability: Annotated[Any, neutral("0", "0.0")] = None
 
 
 class JsonSchemaFormat(msgspec.Struct):
@@ -184,6 +197,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
     suffix: Annotated[Any, neutral('""')] = None
     prompt_embeds: Unsupported = None
+    tools: UnsupportedList = None
 
 
 def refuse_unsupported(request: msgspec.Struct) -> None:

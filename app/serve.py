@@ -40,7 +40,10 @@ def run(config: Config) -> int:
     with _one_line_errors(config):
         app = create_app(engine, config, tracing)
         needs_key = bool(config.api_key) or config.api_key_file is not None
-        uvloop.run(serve(app, config, lambda url: _tell(url, engine.model_name, needs_key=needs_key)))
+        chats = engine.tokenizer.chat_template is not None
+        uvloop.run(
+            serve(app, config, lambda url: _tell(url, engine.model_name, chats=chats, needs_key=needs_key))
+        )
     if tracing is not None:
         tracing.shutdown()
     return 0
@@ -88,11 +91,12 @@ def _set_up_logging(config: Config) -> None:
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
-def _tell(url: str, model: str, *, needs_key: bool) -> None:
-    body = {"model": model, "messages": [{"role": "user", "content": "Tell me a joke about radishes."}]}
-    quoted = shlex.quote(msgspec.json.encode(body).decode())
-    print(f"Serving {model} on {url}\nTry it:\n")
+def _tell(url: str, model: str, *, chats: bool, needs_key: bool) -> None:
+    """Where the server is, and a line to try it with: a chat if the model `chats`, else a completion."""
+    text = "Tell me a joke about radishes."
+    path = "chat/completions" if chats else "completions"
+    prompt = {"messages": [{"role": "user", "content": text}]} if chats else {"prompt": text}
+    quoted = shlex.quote(msgspec.json.encode({"model": model} | prompt).decode())
     key = " -H 'Authorization: Bearer YOUR_KEY'" if needs_key else ""
-    print(
-        f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d {quoted}\n", flush=True
-    )
+    print(f"Serving {model} on {url}\nTry it:\n")
+    print(f"curl {url}/v1/{path} -H 'Content-Type: application/json'{key} -d {quoted}\n", flush=True)

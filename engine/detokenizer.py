@@ -40,12 +40,15 @@ class Detokenizer:
         self.stopped: str | None = None
         """The stop string that matched, once one did."""
 
-    def add(self, ids: Sequence[int]) -> str:
-        """Take new ids; return the text that is now certain ("" after a stop string matched)."""
+    def add(self, ids: Sequence[int], *, may_stop: bool = True) -> str:
+        """Take new ids; return the text that is now certain ("" after a stop string matched).
+
+        Stop strings count from the first text that `may_stop`; until then nothing is held back.
+        """
         if self.stopped is not None:
             return ""
         text = self._decode(b"".join(map(self._bytes, ids)))
-        return self._scan(text) if self._matchers else text
+        return self._scan(text) if self._matchers and may_stop else text
 
     def finish(self) -> str:
         """The text still held back; bytes of an unfinished character are dropped."""

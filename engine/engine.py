@@ -215,6 +215,13 @@ class Engine:
             )
         if min(request.prompt) < 0 or max(request.prompt) >= self.vocab_size:
             raise InvalidRequestError(f"token ids must be in [0, {self.vocab_size})", param="prompt")
+        params = request.params
+        ends = self.tokenizer.eos_ids | params.stop_token_ids
+        if params.min_tokens and params.allowed_token_ids and params.allowed_token_ids <= ends:
+            raise InvalidRequestError(
+                "min_tokens leaves none of the allowed tokens to begin with: each ends the output",
+                param="allowed_token_ids",
+            )
         least = request.grammar.min_tokens if request.grammar and request.params.ensure_complete else None
         if least is not None and request.params.max_tokens < least:
             raise InvalidRequestError(

@@ -69,7 +69,8 @@ def _append(
     if _ends(sequence, token_id, update, eos_ids):
         update.text = sequence.detokenizer.finish()
         return update
-    update.text = sequence.detokenizer.add([token_id])
+    may_stop = sequence.known - sequence.num_prompt > sequence.params.min_tokens
+    update.text = sequence.detokenizer.add([token_id], may_stop=may_stop)
     if sequence.detokenizer.stopped is not None:
         update.finish_reason, update.stop_reason = "stop", sequence.detokenizer.stopped
     elif sequence.matcher is not None and sequence.matcher.is_exhausted:

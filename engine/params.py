@@ -15,7 +15,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     """Most tokens to sample; 0 only runs the prompt."""
     min_tokens: int = 0
-    """End-of-sequence and stop tokens are impossible before this many tokens were sampled."""
+    """End-of-sequence and stop tokens are impossible, and stop strings mean nothing, before this many tokens
+    were sampled. A grammar knows best when its sentence may end: under one only stop strings mind this."""
     temperature: float = 1.0
     """0 is greedy."""
     top_k: int = 0

@@ -105,6 +105,21 @@ async def test_ignore_eos_and_min_tokens() -> None:
         assert (output.finish_reason, output.token_ids) == ("length", [IM_END] * 7)
 
 
+async def test_stop_strings_count_after_min_tokens() -> None:
+    async with running(script=say("a.b.c.d.e")) as (engine, _):
+        wanted = generate_request("hi", stop=(".",), min_tokens=4)
+        (output,) = await collect(engine.submit(wanted, request_id="r"))
+        assert (output.text, output.stop_reason) == ("a.b.c", ".")
+
+
+async def test_min_tokens_and_allowed_tokens_must_leave_a_choice() -> None:
+    async with running() as (engine, _):
+        wanted = generate_request("hi", min_tokens=2, allowed_token_ids=frozenset({IM_END}))
+        with pytest.raises(InvalidRequestError, match="each ends the output") as refused:
+            engine.submit(wanted, request_id="r")
+        assert refused.value.param == "allowed_token_ids"
+
+
 async def test_choices_have_their_own_texts_and_share_the_prompt() -> None:
     async with running(script=say("first", "second", "third")) as (engine, _):
         request = engine.submit(generate_request("a prompt of two pages", choices=3), request_id="r")

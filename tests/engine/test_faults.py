@@ -146,10 +146,10 @@ async def test_the_detokenizer_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     add = Detokenizer.add
     count = iter(range(1 << 30))
 
-    def faulty(self: Detokenizer, ids: Any) -> str:
+    def faulty(self: Detokenizer, ids: Any, *, may_stop: bool) -> str:
         if next(count) == 3:
             raise ZeroDivisionError
-        return add(self, ids)
+        return add(self, ids, may_stop=may_stop)
 
     async with recovering() as (engine, _):
         with monkeypatch.context() as patch:
