@@ -213,9 +213,10 @@ async def test_ten_thousand_aborts_at_random_moments() -> None:
         async def one(number: int) -> None:
             prompt = f"prompt {number % 17} " * (1 + number % 4)
             request = engine.submit(generate_request(prompt, max_tokens=6), request_id=f"{number}")
-            for _ in range(chance.randrange(60)):
-                await asyncio.sleep(0)
-            engine.abort(request)
+            if number % 8:
+                for _ in range(chance.randrange(60)):
+                    await asyncio.sleep(0)
+                engine.abort(request)
             await collect(request)
 
         for start in range(0, 10_000, 250):
