@@ -78,8 +78,8 @@ class AnthropicReply:
             yield MessageDelta(self._ending(update), _usage(usage))
             yield MessageStop()
 
-    def closing(self, usage: GenerationUsage) -> msgspec.Struct:
-        raise NotImplementedError("the last events of a choice have the usage")
+    def closing(self, usage: GenerationUsage) -> Iterable[msgspec.Struct]:
+        return ()  # the last events of the choice have the usage
 
     def whole(self, updates: list[Update], usage: GenerationUsage) -> Message:
         (update,) = updates

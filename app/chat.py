@@ -117,8 +117,8 @@ class ChatReply:
                 ),
             )
 
-    def closing(self, usage: Usage) -> ChatChunk:
-        return self._chunk(usage)
+    def closing(self, usage: Usage) -> Iterable[ChatChunk]:
+        yield self._chunk(usage)
 
     def whole(self, updates: list[Update], usage: Usage) -> ChatCompletion:
         return ChatCompletion(

@@ -217,8 +217,8 @@ class CompletionReply:
         if update.finish_reason is not None:
             yield self._completion([self._last(update, "")], usage)
 
-    def closing(self, usage: Usage) -> Completion:
-        return self._completion([], usage)
+    def closing(self, usage: Usage) -> Iterable[Completion]:
+        yield self._completion([], usage)
 
     def whole(self, updates: list[Update], usage: Usage) -> Completion:
         for update in updates:

@@ -103,4 +103,6 @@ async def _send_chunks(exchange: Exchange, events: EventStream) -> None:
             if written:
                 await events.write(written)
     if exchange.options.include_usage:
-        await events.write(frame(reply.closing(generation.usage())))
+        closing = b"".join(map(frame, reply.closing(generation.usage())))
+        if closing:
+            await events.write(closing)

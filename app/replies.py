@@ -45,8 +45,8 @@ class Reply(Protocol):
         """Chunks for one choice's new output."""
         ...
 
-    def closing(self, usage: Usage) -> msgspec.Struct:
-        """The chunk with the usage and no choices."""
+    def closing(self, usage: Usage) -> Iterable[msgspec.Struct]:
+        """What comes after all choices, where the client asked for the usage."""
         ...
 
     def whole(self, updates: list[Update], usage: Usage) -> msgspec.Struct:

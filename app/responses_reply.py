@@ -94,8 +94,8 @@ class ResponsesReply:
             response = self._finished(status, usage)
             yield Incomplete(response=response) if status == "incomplete" else Completed(response=response)
 
-    def closing(self, usage: Usage) -> Event:
-        raise NotImplementedError("the last event of a choice has the usage")
+    def closing(self, usage: Usage) -> Iterable[Event]:
+        return ()  # the last event of the choice has the usage
 
     def whole(self, updates: list[Update], usage: Usage) -> Response:
         last = [*self.chunks(updates[0], usage)][-1]
