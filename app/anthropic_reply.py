@@ -78,7 +78,7 @@ class AnthropicReply:
             yield MessageDelta(self._ending(update), _usage(usage))
             yield MessageStop()
 
-    def closing(self, usage: GenerationUsage) -> Iterable[msgspec.Struct]:
+    def closing(self, usage: ChunkUsage) -> Iterable[msgspec.Struct]:
         return ()  # the last events of the choice have the usage
 
     def whole(self, updates: list[Update], usage: GenerationUsage) -> Message:

@@ -25,6 +25,7 @@ from app.logprobs import ChatLogprobs, chat_logprobs
 from app.prompt_report import PromptReport, prompt_report
 from app.protocol import ChatRequest
 from app.replies import ChunkUsage, Exchange, Identity
+from app.request_report import RequestReport
 from app.state import AppState
 from app.tool_calls import CallArguments, CallStart, Content, Piece, Reasoning, Splitter, pieces_of
 from engine.stream import TokenLogprob, Update
@@ -45,7 +46,8 @@ async def create_chat_completion(state: AppState, body: bytes) -> Exchange:
         chat.generation.num_choices,
         chat.splitter,
         state.engine.tokenizer if request.logprobs else None,
-        prompt_report(request, chat.generation.requests[0], state.engine.tokenizer),
+        prompt=prompt_report(request, chat.generation.requests[0], state.engine.tokenizer),
+        timings=chat.generation.report if request.timings else None,
     )
     return Exchange.of(request, chat.generation, reply)
 
@@ -67,6 +69,7 @@ class ChatReply:
         splitter: makes the reader of one choice's text.
         tokenizer: spells the tokens of log-probabilities; None if none are wanted.
         prompt: what is told of the prompt.
+        timings: makes the report that comes with the answer; None if none is wanted.
     """
 
     def __init__(
@@ -75,11 +78,14 @@ class ChatReply:
         num_choices: int,
         splitter: Callable[[], Splitter],
         tokenizer: Tokenizer | None,
+        *,
         prompt: PromptReport,
+        timings: Callable[[], RequestReport] | None,
     ) -> None:
         self._identity = identity
         self._tokenizer = tokenizer
         self._prompt = prompt
+        self._timings = timings
         self._choices = [_ChoiceState(splitter()) for _ in range(num_choices)]
 
     def opening(self, usage: ChunkUsage) -> Iterable[ChatChunk]:
@@ -117,8 +123,10 @@ class ChatReply:
                 ),
             )
 
-    def closing(self, usage: Usage) -> Iterable[ChatChunk]:
-        yield self._chunk(usage)
+    def closing(self, usage: ChunkUsage) -> Iterable[ChatChunk]:
+        chunk = self._chunk(usage)
+        chunk.timings = self._timings() if self._timings else UNSET
+        yield chunk
 
     def whole(self, updates: list[Update], usage: Usage) -> ChatCompletion:
         return ChatCompletion(
@@ -129,6 +137,7 @@ class ChatReply:
             usage=usage,
             prompt_logprobs=self._prompt.logprobs(),
             prompt_token_ids=self._prompt.token_ids(),
+            timings=self._timings() if self._timings else UNSET,
         )
 
     def _chunk(self, usage: ChunkUsage, *choices: ChunkChoice) -> ChatChunk:

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from app.generation import Usage
 from app.logprobs import ChatLogprobs, PromptLogprobs
+from app.request_report import RequestReport
 
 
 class CalledFunction(msgspec.Struct):
@@ -50,6 +51,7 @@ class ChatCompletion(msgspec.Struct, tag_field="object", tag="chat.completion", 
     usage: Usage
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    timings: RequestReport | UnsetType = UNSET
 
 
 class FunctionDelta(msgspec.Struct, kw_only=True):
@@ -92,3 +94,5 @@ class ChatChunk(msgspec.Struct, tag_field="object", tag="chat.completion.chunk",
     """null in all chunks but the last where the client asked for usage, as OpenAI does."""
     prompt_token_ids: list[int] | UnsetType = UNSET
     """In the first chunk, where they are asked for."""
+    timings: RequestReport | UnsetType = UNSET
+    """In the last chunk, where they are asked for."""

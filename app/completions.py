@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,6 +14,7 @@ from app.logprobs import CompletionLogprobs, CompletionLogprobsWriter, PromptLog
 from app.prompt_report import PromptReport, prompt_report
 from app.protocol import CompletionRequest
 from app.replies import ChunkUsage, Exchange, Identity
+from app.request_report import RequestReport
 from app.sampling import sampling_params, truncate
 from app.state import AppState
 from app.structured import text_constraint
@@ -47,6 +48,8 @@ class Completion(msgspec.Struct, tag_field="object", tag="text_completion", kw_o
     model: str
     choices: list[Choice]
     usage: Usage | UnsetType | None = UNSET
+    timings: RequestReport | UnsetType = UNSET
+    """Of a whole answer, or in the last chunk, where they are asked for."""
 
 
 async def create_completion(state: AppState, body: bytes) -> Exchange:
@@ -83,7 +86,8 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
     ]
     identity = Identity.new("cmpl-", state.model_name)
     generation = Generation(state.engine, requests, request_id=identity.id, prompt_field="prompt")
-    reply = CompletionReply(identity, _choices(state, request, generation, texts))
+    choices = _choices(state, request, generation, texts)
+    reply = CompletionReply(identity, choices, generation.report if request.timings else None)
     return Exchange.of(request, generation, reply)
 
 
@@ -200,11 +204,21 @@ class _ChoiceState:
 
 
 class CompletionReply:
-    """Writes a generation in the form of text completions."""
+    """Writes a generation in the form of text completions.
 
-    def __init__(self, identity: Identity, choices: list[_ChoiceState]) -> None:
+    Args:
+        timings: makes the report that comes with the answer; None if none is wanted.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        choices: list[_ChoiceState],
+        timings: Callable[[], RequestReport] | None,
+    ) -> None:
         self._identity = identity
         self._choices = choices
+        self._timings = timings
 
     def opening(self, usage: ChunkUsage) -> Iterable[Completion]:
         return ()
@@ -217,13 +231,13 @@ class CompletionReply:
         if update.finish_reason is not None:
             yield self._completion([self._last(update, "")], usage)
 
-    def closing(self, usage: Usage) -> Iterable[Completion]:
-        yield self._completion([], usage)
+    def closing(self, usage: ChunkUsage) -> Iterable[Completion]:
+        yield self._last_completion([], usage)
 
     def whole(self, updates: list[Update], usage: Usage) -> Completion:
         for update in updates:
             self._take(update)
-        return self._completion([self._last(update, update.text) for update in updates], usage)
+        return self._last_completion([self._last(update, update.text) for update in updates], usage)
 
     def _take(self, update: Update) -> _ChoiceState:
         choice = self._choices[update.index]
@@ -236,6 +250,11 @@ class CompletionReply:
         choice.finish_reason = update.finish_reason
         choice.stop_reason = UNSET if update.stop_reason is None else update.stop_reason
         return choice
+
+    def _last_completion(self, choices: list[Choice], usage: ChunkUsage) -> Completion:
+        completion = self._completion(choices, usage)
+        completion.timings = self._timings() if self._timings else UNSET
+        return completion
 
     def _completion(self, choices: list[Choice], usage: ChunkUsage) -> Completion:
         return Completion(

@@ -102,7 +102,8 @@ async def _send_chunks(exchange: Exchange, events: EventStream) -> None:
             written = b"".join(frame(chunk) for update in updates for chunk in reply.chunks(update, usage))
             if written:
                 await events.write(written)
-    if exchange.options.include_usage:
-        closing = b"".join(map(frame, reply.closing(generation.usage())))
+    if exchange.options.include_usage or exchange.timings:
+        usage = generation.usage() if exchange.options.include_usage else exchange.chunk_usage()
+        closing = b"".join(map(frame, reply.closing(usage)))
         if closing:
             await events.write(closing)

@@ -11,6 +11,7 @@ import msgspec
 
 from app.caller import current_caller
 from app.errors import from_engine, server_error, timed_out, unavailable
+from app.request_report import RequestReport, report_of
 from engine.engine import Engine
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
 from engine.request import GenerateRequest, Request
@@ -91,6 +92,10 @@ class Generation:
             total_tokens=prompt + completion,
             prompt_tokens_details=PromptTokensDetails(cached),
         )
+
+    def report(self) -> RequestReport:
+        """What has happened so far."""
+        return report_of(self.request_id, self._requests)
 
     async def updates(self) -> AsyncGenerator[list[Update], None]:
         """Updates as they come, until every choice has finished.

@@ -15,7 +15,7 @@ from app.errors import ErrorBody
 from app.models_api import Model, ModelList
 from app.operations import Status
 from app.protocol import ChatRequest, CompletionRequest
-from app.requests_api import RequestReport
+from app.request_report import RequestReport
 
 _REFERENCE = "#/components/schemas/{name}"
 

@@ -90,6 +90,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     truncate_prompt_tokens: Tokens | None = None
     """Keep that many of the prompt's last tokens."""
     return_token_ids: bool | None = None
+    timings: bool | None = None
+    """Tell with the answer, or in a last chunk without choices, what GET /v1/requests/{id} tells."""
 
     best_of: Annotated[Any, neutral("1", "1.0")] = None
     use_beam_search: UnsupportedFlag = None

@@ -45,8 +45,8 @@ class Reply(Protocol):
         """Chunks for one choice's new output."""
         ...
 
-    def closing(self, usage: Usage) -> Iterable[msgspec.Struct]:
-        """What comes after all choices, where the client asked for the usage."""
+    def closing(self, usage: ChunkUsage) -> Iterable[msgspec.Struct]:
+        """What comes after all choices, where the client asked for the usage or for timings."""
         ...
 
     def whole(self, updates: list[Update], usage: Usage) -> msgspec.Struct:
@@ -93,10 +93,13 @@ class Exchange:
     stream: bool
     options: StreamOptions
     wire: Wire = OPENAI_WIRE
+    timings: bool = False
+    """Whether they are asked for."""
 
     @classmethod
     def of(cls, request: SamplingFields, generation: Generation, reply: Reply) -> Exchange:
-        return cls(generation, reply, request.stream or False, request.stream_options or StreamOptions())
+        options = request.stream_options or StreamOptions()
+        return cls(generation, reply, request.stream or False, options, timings=request.timings or False)
 
     def chunk_usage(self) -> ChunkUsage:
         """What a chunk sent now says about usage."""

@@ -2,97 +2,20 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from app.errors import ApiError
 from app.json_endpoint import json_response
+from app.request_report import report
 from app.state import AppState
-from engine.snapshot import SequenceView
-from engine.timeline import Span
-
-
-class Stretch(msgspec.Struct, kw_only=True):
-    """A stretch of time, in milliseconds since the request arrived."""
-
-    kind: str
-    """queued; prefill, one chunk of the prompt; recompute, after a preemption; decode; stalled."""
-    start_ms: float
-    end_ms: float
-    tokens: int
-    steps: int
-    slowest_step_ms: float
-
-
-class ChoiceReport(msgspec.Struct, kw_only=True):
-    prompt: int
-    """Which of the request's prompts, from 0."""
-    index: int
-    """Which of that prompt's choices, from 0."""
-    state: str
-    """waiting, running, or why it ended."""
-    prompt_tokens: int
-    cached_tokens: int
-    """Where its prefix left the tree: that many tokens of the prompt were found cached."""
-    output_tokens: int
-    preemptions: int
-    queued_ms: float | None
-    """null while it has not started."""
-    chunks: int
-    """In how many pieces the prompt was computed."""
-    slowest_step_ms: float
-    timeline: list[Stretch]
-
-
-class RequestReport(msgspec.Struct, kw_only=True):
-    id: str
-    choices: list[ChoiceReport]
 
 
 async def get_request(request: Request) -> Response:
     """By the id of the answer."""
     state: AppState = request.app.state.radish
     id_ = request.path_params["id"]
-    choices = [
-        _report(view, int(prompt))
-        for view in state.engine.views()
-        for answer, _, prompt in (view.request.rpartition("-"),)
-        if answer == id_
-    ]
-    if not choices:
+    found = report(id_, state.engine.views())
+    if found is None:
         raise ApiError(404, f"Nothing is known of a request {id_!r}.", param="id", code="request_not_found")
-    choices.sort(key=lambda choice: (choice.prompt, choice.index))
-    return json_response(RequestReport(id=id_, choices=choices))
-
-
-def _report(view: SequenceView, prompt: int) -> ChoiceReport:
-    spans = view.spans
-    return ChoiceReport(
-        prompt=prompt,
-        index=view.index,
-        state=view.state,
-        prompt_tokens=view.prompt_tokens,
-        cached_tokens=view.cached_tokens,
-        output_tokens=view.output_tokens,
-        preemptions=view.preemptions,
-        queued_ms=_ms(spans[0].end - spans[0].start) if spans else None,
-        chunks=sum(span.kind == "prefill" for span in spans),
-        slowest_step_ms=_ms(max((span.slowest for span in spans), default=0.0)),
-        timeline=[_stretch(span, view.arrived) for span in spans],
-    )
-
-
-def _stretch(span: Span, arrived: float) -> Stretch:
-    return Stretch(
-        kind=span.kind,
-        start_ms=_ms(span.start - arrived),
-        end_ms=_ms(span.end - arrived),
-        tokens=span.tokens,
-        steps=span.steps,
-        slowest_step_ms=_ms(span.slowest),
-    )
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)
+    return json_response(found)

@@ -94,7 +94,7 @@ class ResponsesReply:
             response = self._finished(status, usage)
             yield Incomplete(response=response) if status == "incomplete" else Completed(response=response)
 
-    def closing(self, usage: Usage) -> Iterable[Event]:
+    def closing(self, usage: ChunkUsage) -> Iterable[Event]:
         return ()  # the last event of the choice has the usage
 
     def whole(self, updates: list[Update], usage: Usage) -> Response:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.app.harness import Served, error_of, until
+import pytest
+
+from tests.app.harness import Served, error_of, events, until
 
 SCHEMA: dict[str, Any] = {
     "title": "City",
@@ -83,3 +85,25 @@ async def test_an_unknown_request(served: Served) -> None:
     response = await served.http.get("/v1/requests/chatcmpl-0")
     assert response.status_code == 404
     assert error_of(response)["code"] == "request_not_found"
+
+
+async def test_timings_with_a_whole_answer(served: Served) -> None:
+    body = (await served.complete(["one", "other"], n=2, max_tokens=5, timings=True)).json()
+    assert body["timings"] == (await served.http.get(f"/v1/requests/{body['id']}")).json()
+    assert [choice["output_tokens"] for choice in body["timings"]["choices"]] == [5, 5, 5, 5]
+    chat = (await served.chat(max_tokens=3, timings=True)).json()
+    assert chat["timings"] == (await served.http.get(f"/v1/requests/{chat['id']}")).json()
+    assert "timings" not in (await served.chat(max_tokens=3)).json()
+
+
+@pytest.mark.parametrize("options", [{}, {"include_usage": True}, {"continuous_usage_stats": True}])
+async def test_timings_in_the_last_chunk_of_a_stream(served: Served, options: dict[str, bool]) -> None:
+    common = {"max_tokens": 4, "stream": True, "stream_options": options, "timings": True}
+    for response in (await served.chat(**common), await served.complete(**common)):
+        *chunks, last = events(response.text)
+        assert all("timings" not in chunk for chunk in chunks)
+        assert last["choices"] == []
+        assert last["timings"] == (await served.http.get(f"/v1/requests/{last['id']}")).json()
+        (choice,) = last["timings"]["choices"]
+        assert (choice["state"], choice["output_tokens"]) == ("length", 4)
+        assert last.get("usage", {}).get("completion_tokens") == (4 if options else None)
