@@ -99,7 +99,9 @@ class StepOutput:
     logprobs: list[TokenLogprob | None]
     """[S]; None where none was asked for."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
-    """[Q] of `Batch.prompt_next`."""
+    """[Q] of `Batch.prompt_next`, without those of failed rows."""
+    failed: dict[int, str] = field(default_factory=dict)
+    """Rows [R] that could not be computed, and why; others may be relied on."""
     forward_s: float = 0.0
     sample_s: float = 0.0
 

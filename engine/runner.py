@@ -38,8 +38,6 @@ class ModelRunner:
             token_ids[torch.from_numpy(batch.pending_at)] = self._sampled[
                 torch.from_numpy(batch.pending_from)
             ]
-        # Should this step fail, the next one still finds ids to read: its rows end with an error anyway.
-        self._sampled = torch.zeros(len(batch.samples), dtype=torch.int64, device=self._device)
         logits = self._model.forward(batch, token_ids)
         forwarded = time.perf_counter()
         prompt_logprobs = self._sampler.measure_prompt(logits[len(batch.samples) :], batch)

@@ -25,6 +25,7 @@ from engine.assemble import assemble
 from engine.batch import Batch, Masks, Runner, StepOutput
 from engine.config import Config
 from engine.history import History
+from engine.isolation import IsolatingRunner
 from engine.masks import fill_masks
 from engine.outputs import accept_token, append_forced_tokens
 from engine.request import Sequence
@@ -46,7 +47,7 @@ class _Step:
     plan: Plan
     batch: Batch
     sampling: list[Row]
-    measuring: list[tuple[Sequence, int]]
+    measuring: list[tuple[Row, int]]
     """Where log-probabilities of prompts are measured, as in `batch.prompt_next`."""
     launched: float
     """`time.monotonic()` seconds."""
@@ -80,7 +81,7 @@ class StepLoop:
     ) -> None:
         self._page_size = config.page_size
         self._scheduler = scheduler
-        self._runner = runner
+        self._runner = IsolatingRunner(runner)
         self._stats = stats
         self._history = history
         self._eos_ids = eos_ids
@@ -176,7 +177,7 @@ class StepLoop:
             batch=batch,
             sampling=[row for row in plan.rows.values() if row.samples],
             measuring=[
-                (row.sequence, position)
+                (row, position)
                 for row in plan.rows.values()
                 for position in row.sequence.unmeasured(row.start, row.stop)
             ],
@@ -197,26 +198,22 @@ class StepLoop:
 
     async def _land(self, step: _Step) -> None:
         """Wait for a step and give its tokens out."""
-        try:
-            output = await step.output
-        except Exception as error:  # noqa: BLE001  whatever it is, it ends this batch's sequences only
-            self._fail(step, error)
-            return
+        output = await step.output
         started = time.perf_counter()
         self._stats.steps += 1
         self._stats.computed_tokens += len(step.batch.token_ids)
         self._stats.iteration_tokens.observe(len(step.batch.token_ids))
         self._stats.step_forward.observe(output.forward_s)
         self._stats.step_sample.observe(output.sample_s)
-        for row in step.plan.rows.values():
-            self._scheduler.commit(row)
+        failed = self._commit(step, output)
         now = time.monotonic()
         self._history.record_step(
             step.plan.rows.values(), cached=step.cached_tokens, launched=step.launched, landed=now
         )
         measured = iter(output.prompt_logprobs)
-        for sequence, position in step.measuring:
-            sequence.request.measured(position, next(measured))
+        for row, position in step.measuring:
+            if row.sequence.id not in failed:
+                row.sequence.request.measured(position, next(measured))
         for row, token_id, logprob in zip(step.sampling, output.token_ids, output.logprobs, strict=True):
             sequence = row.sequence
             if not sequence.take_sample():
@@ -242,16 +239,19 @@ class StepLoop:
             return Update(index=sequence.index, finish_reason="error", error="its output could not be read")
         return update
 
-    def _fail(self, step: _Step, error: Exception) -> None:
-        """A step raised: its sequences end with an error, all others go on."""
-        _log.error("a step of %d tokens failed", len(step.batch.token_ids), exc_info=error)
-        for row in step.plan.rows.values():
+    def _commit(self, step: _Step, output: StepOutput) -> set[int]:
+        """Count the rows that were computed, and end the sequences of those that were not: their ids."""
+        failed: set[int] = set()
+        for index, row in enumerate(step.plan.rows.values()):
             sequence = row.sequence
-            if row.samples:
-                sequence.take_sample()
+            if index not in output.failed:
+                self._scheduler.commit(row)
+                continue
+            failed.add(sequence.id)
             if sequence.finish_reason is None:
-                update = Update(index=sequence.index, finish_reason="error", error="the forward pass failed")
-                self._finish(sequence, update)
+                error = output.failed[index]
+                self._finish(sequence, Update(index=sequence.index, finish_reason="error", error=error))
+        return failed
 
     async def _fill_masks(self, step: _Step) -> None:
         """Give the step its grammar masks, now that every token before it was accepted."""

@@ -37,7 +37,7 @@ class Served:
     @property
     def runner(self) -> FakeRunner:
         """Of a fake model."""
-        runner = self.engine._loop._runner
+        runner = self.engine._loop._runner.runner
         assert isinstance(runner, FakeRunner)
         return runner
 

@@ -35,7 +35,7 @@ async def test_what_depends_on_the_batch_is_found() -> None:
         def script(row: SampleRow) -> int | None:
             return ord("?") if config.max_batch_tokens == 16 and row.position % 7 == 0 else None
 
-        engine._loop._runner.script = script  # type: ignore[attr-defined]  # it is a fake
+        engine._loop._runner.runner.script = script  # type: ignore[attr-defined]  # it is a fake
         return engine
 
     found = await check(Config(), load_wrong)

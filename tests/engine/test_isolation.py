@@ -1,0 +1,217 @@
+"""A step that fails is run again in halves: what fails alone ends, all else is as if nothing had failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.batch import Batch, Masks, SampleRow
+from engine.batch_part import part
+from engine.params import SamplingParams
+from engine.runner import ModelRunner
+from engine.sampler import Sampler
+from grammars.spec import Constraint
+from tests.engine.test_engine import hashed_text, running
+from tests.engine.test_faults import ended, has, recovering
+from tests.fakes import collect, generate_request
+
+PROMPTS = [f"{letter} and what comes after it" for letter in "abcdefghijk"]
+
+
+@pytest.mark.parametrize("at", range(0, 12, 3))
+async def test_the_poisonous_row_is_found(at: int) -> None:
+    """Among prompts of several chunks, and, later, among rows whose last token only the device knew."""
+    async with recovering(num_pages=512, max_batch_tokens=40) as (engine, runner):
+        runner.fails = has("!")
+        prompts = [*PROMPTS[:at], "! and what comes after it", *PROMPTS[at:]]
+        outputs = await asyncio.gather(*(ended(engine, prompt, max_tokens=20) for prompt in prompts))
+        bad = outputs.pop(at)
+        assert (bad.finish_reason, bad.error) == ("error", "the forward pass failed")
+        assert [output.text for output in outputs] == [hashed_text(prompt, 20) for prompt in PROMPTS]
+        assert engine.stats.finished["error"] == 1
+
+
+async def test_poison_in_the_middle_of_an_answer() -> None:
+    def fails(batch: Batch) -> bool:
+        return any(row.tokens[0] == ord("!") and row.position == 9 for row in batch.samples)
+
+    async with recovering(num_pages=256) as (engine, runner):
+        runner.fails = fails
+        bad, *good = await asyncio.gather(*(ended(engine, text, max_tokens=16) for text in ("!!", *PROMPTS)))
+        assert (bad.finish_reason, bad.text) == ("error", hashed_text("!!", 7))
+        assert [output.text for output in good] == [hashed_text(prompt, 16) for prompt in PROMPTS]
+
+
+async def test_a_passing_failure_is_noticed_by_nobody() -> None:
+    async with recovering(max_running=8, num_pages=256) as (engine, runner):
+        runner.fails = lambda batch: len(runner.batches) % 3 == 0
+        outputs = await asyncio.gather(*(ended(engine, f"{n}", max_tokens=9) for n in range(30)))
+        assert [output.text for output in outputs] == [hashed_text(f"{n}", 9) for n in range(30)]
+
+
+@pytest.mark.parametrize("most", [1, 3, 16])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 12345 bytes."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_runs_out_of_memory_runs_in_smaller_batches(most: int, error: Exception) -> None:
+    """Down to one token of one prompt, with the log-probabilities of its tokens in their order."""
+    async with running(num_pages=128) as (engine, _):
+        wanted = generate_request(PROMPTS[0], prompt_logprobs=1)
+        whole = engine.submit(wanted, request_id="whole")
+        await collect(whole)
+    async with recovering(num_pages=256) as (engine, runner):
+        runner.fails = lambda batch: error if len(batch.token_ids) > most else False
+        measured = engine.submit(wanted, request_id="measured")
+        outputs = await asyncio.gather(*(ended(engine, prompt, max_tokens=9) for prompt in PROMPTS))
+        assert [output.text for output in outputs] == [hashed_text(prompt, 9) for prompt in PROMPTS]
+        await collect(measured)
+        assert measured.prompt_logprobs == whole.prompt_logprobs
+        assert len(measured.prompt_logprobs) == len(PROMPTS[0]) - 1
+
+
+async def test_a_row_that_fails_measures_nothing() -> None:
+    async with recovering(num_pages=256) as (engine, runner):
+        runner.fails = has("!")
+        bad = engine.submit(generate_request("!!!!", prompt_logprobs=1), request_id="bad")
+        good = engine.submit(generate_request("good", prompt_logprobs=1), request_id="good")
+        await asyncio.gather(collect(bad), collect(good))
+        assert bad.prompt_logprobs == []
+        assert [entry.token_id for entry in good.prompt_logprobs] == [*b"ood"]
+
+
+async def test_masks_stay_with_their_rows() -> None:
+    async with recovering(num_pages=256) as (engine, runner):
+        runner.fails = lambda batch: has("!")(batch) or len(runner.batches) % 4 == 0
+        schemas: list[dict[str, Any]] = [{"const": n} for n in range(6)]
+        grammars = [await engine.compiler.compile(Constraint.json_schema(schema)) for schema in schemas]
+        outputs = await asyncio.gather(
+            ended(engine, "!", max_tokens=9),
+            *(ended(engine, f"g{n}", max_tokens=9, grammar=grammar) for n, grammar in enumerate(grammars)),
+            *(ended(engine, f"{n}", max_tokens=9) for n in range(6)),
+        )
+        assert outputs[0].finish_reason == "error"
+        assert [output.text for output in outputs[1:7]] == [f"{n}" for n in range(6)]
+        assert [output.text for output in outputs[7:]] == [hashed_text(f"{n}", 9) for n in range(6)]
+
+
+class Rows:
+    """A model that knows each row by its last token: logits prefer the token after it."""
+
+    def __init__(self) -> None:
+        self.fails: Callable[[Batch], bool] = lambda batch: False
+
+    def forward(self, batch: Batch, token_ids: torch.Tensor) -> torch.Tensor:
+        if self.fails(batch):
+            raise RuntimeError
+        logits = torch.zeros(len(batch.logit_rows), 272)
+        logits[torch.arange(len(logits)), (token_ids[batch.logit_rows] + 1) % 256] = 3.0
+        logits[torch.arange(len(logits)), (token_ids[batch.logit_rows] + 2) % 256] = 2.0
+        return logits
+
+
+async def test_penalties_count_every_token_once() -> None:
+    """The real sampler keeps counts between steps; a step in parts must leave them as a whole one does."""
+
+    async def said(fails: Callable[[Batch], bool]) -> list[list[int]]:
+        model = Rows()
+        model.fails = fails
+        async with running(num_pages=256) as (engine, _):
+            engine._loop._runner.runner = ModelRunner(model, Sampler(272), torch.device("cpu"))
+            params = {
+                "max_tokens": 24,
+                "temperature": 0.0,
+                "frequency_penalty": 0.7,
+                "repetition_penalty": 1.3,
+                "ignore_eos": True,
+            }
+            outputs = await asyncio.gather(*(ended(engine, text, **params) for text in ("\x00", "A", "x")))
+            return [output.token_ids for output in outputs]
+
+    whole = await said(lambda batch: False)
+    assert whole[1][:3] == [*b"BCD"]
+    assert len(set(whole[1])) > 12
+    assert await said(lambda batch: len(batch.context_lens) > 1) == whole
+    steps = iter(range(1 << 30))
+    assert await said(lambda batch: next(steps) % 3 == 1) == whole
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6), st.booleans()), min_size=1, max_size=6),
+    cuts=st.sets(st.integers(1, 36), max_size=6),
+)
+def test_parts_are_the_batch(rows: list[tuple[int, int, bool]], cuts: set[int]) -> None:
+    """Each token has its place, its row's pages and what it may see, whatever part it is in."""
+    counts = [count for _, count, _ in rows]
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    total = int(starts[-1])
+    sampling = [index for index, (_, _, samples) in enumerate(rows) if samples]
+    masked: Future[Masks | None] = Future()
+    bits = np.arange(len(sampling), dtype=np.int32)[::2, None]
+    masked.set_result(Masks(rows=np.arange(len(sampling))[::2], bits=bits))
+    none = np.zeros(0, np.int64)
+    batch = Batch(
+        token_ids=np.arange(total),
+        pending_at=none,
+        pending_from=none,
+        positions=np.concatenate([np.arange(start, start + count) for start, count, _ in rows]),
+        query_starts=starts.astype(np.int32),
+        context_lens=np.array([start + count for start, count, _ in rows], np.int32),
+        page_table=np.arange(len(rows), dtype=np.int32)[:, None],
+        kv_slots=np.arange(total) + 100,
+        logit_rows=np.array([*(starts[i + 1] - 1 for i in sampling), *range(total)], np.int64),
+        samples=[_sample(index) for index in sampling],
+        prompt_next=np.arange(total) + 200,
+        prompt_top=list(range(total)),
+        masks=masked,
+    )
+    bounds = [0, *sorted(cut for cut in cuts if cut < total), total]
+    parts = [part(batch, start, stop) for start, stop in pairwise(bounds)]
+
+    def tokens(piece: Batch) -> list[tuple[int, ...]]:
+        """Id, place, KV slot and row's page of each token; checks that a row's context ends with its last."""
+        found = []
+        for row in range(len(piece.context_lens)):
+            first, last = int(piece.query_starts[row]), int(piece.query_starts[row + 1])
+            assert piece.positions[last - 1] + 1 == piece.context_lens[row]
+            for at in range(first, last):
+                place = (piece.positions[at], piece.kv_slots[at], piece.page_table[row, 0])
+                found.append((int(piece.token_ids[at]), *map(int, place)))
+        return found
+
+    assert [token for piece in parts for token in tokens(piece)] == tokens(batch)
+    assert [row.key for piece in parts for row in piece.samples] == sampling
+    num_masked = 0
+    for piece in parts:
+        count = len(piece.samples)
+        ends = [int(starts[row.key + 1]) - 1 for row in piece.samples]
+        assert piece.token_ids[piece.logit_rows[:count]].tolist() == ends
+        assert (piece.token_ids[piece.logit_rows[count:]] + 200).tolist() == piece.prompt_next.tolist()
+        assert piece.prompt_top == (piece.prompt_next - 200).tolist()
+        masks = piece.masks.result() if piece.masks else None
+        assert masks is not None
+        whose = [sampling.index(piece.samples[row].key) for row in masks.rows.tolist()]
+        assert whose == masks.bits[:, 0].tolist()
+        num_masked += len(whose)
+    assert num_masked == len(bits)
+
+
+def _sample(key: int) -> SampleRow:
+    return SampleRow(
+        key=key, params=SamplingParams(max_tokens=1), seed=0, position=1, tokens=[], num_prompt=0, num_known=0
+    )
