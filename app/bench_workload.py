@@ -14,46 +14,43 @@ _WORDS = (
     *("valley", "willow", "yarrow", "zenith", "beacon", "copper", "dynamo"),
 )
 
-_STRING = {"type": "string", "maxLength": 24}
+Kind = Literal["free", "list", "records"]
+"""What is asked for: free text, a list of strings, or records that are half names and punctuation."""
+KINDS: tuple[Kind, ...] = ("free", "list", "records")
 
-# Small enough that an answer fits in the default number of tokens, and different in what they exercise.
-SCHEMAS: tuple[dict[str, Any], ...] = (
-    {
-        "type": "object",
-        "properties": {"name": _STRING, "age": {"type": "integer", "minimum": 0, "maximum": 130}},
-        "required": ["name", "age"],
-        "additionalProperties": False,
+_LIST_ITEM_TOKENS = 8
+_RECORD_TOKENS = 48
+
+
+def schema_of(kind: Kind, max_tokens: int) -> dict[str, Any] | None:
+    """A schema whose answers do not end before `max_tokens`, but could; None for free text.
+
+    It asks for so many items that the shortest ones fit, and that those a model writes do not.
+    """
+    if kind == "free":
+        return None
+    if kind == "list":
+        items: dict[str, Any] = {"type": "string", "minLength": _LIST_ITEM_TOKENS - 2}
+        return {"type": "array", "items": items, "minItems": max(1, max_tokens // _LIST_ITEM_TOKENS)}
+    return {"type": "array", "items": _RECORD, "minItems": max(1, max_tokens // _RECORD_TOKENS)}
+
+
+_RECORD: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "full_name": {"type": "string", "maxLength": 20},
+        "date_of_birth": {"type": "string", "pattern": "^(19|20)[0-9]{2}-[01][0-9]$"},
+        "number_of_children": {"type": "integer", "minimum": 0, "maximum": 20},
+        "country_of_residence": {"type": "string", "maxLength": 20},
+        "is_available": {"type": "boolean"},
+        "preferred_language": {"enum": ["english", "french", "german", "spanish"]},
     },
-    {
-        "type": "object",
-        "properties": {
-            "labels": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 4},
-            "certain": {"type": "boolean"},
-        },
-        "required": ["labels", "certain"],
-        "additionalProperties": False,
-    },
-    {
-        "type": "object",
-        "properties": {
-            "tool": {"const": "weather"},
-            "place": {
-                "type": "object",
-                "properties": {"city": _STRING, "country": _STRING},
-                "required": ["city", "country"],
-                "additionalProperties": False,
-            },
-        },
-        "required": ["tool", "place"],
-        "additionalProperties": False,
-    },
-    {
-        "type": "object",
-        "properties": {"answer": {"anyOf": [{"type": "null"}, {"enum": ["yes", "no"]}]}, "reason": _STRING},
-        "required": ["answer", "reason"],
-        "additionalProperties": False,
-    },
-)
+    "required": [
+        *("full_name", "date_of_birth", "number_of_children"),
+        *("country_of_residence", "is_available", "preferred_language"),
+    ],
+    "additionalProperties": False,
+}
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +58,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     messages: list[dict[str, str]]
     seed: int
-    schema: dict[str, Any] | None
+    schema: dict[str, Any] | None = None
 
 
 class Workload:
@@ -71,11 +68,8 @@ class Workload:
     `prompts="shared"` all jobs of one workload have the same system message, with "distinct" each its own.
     """
 
-    def __init__(
-        self, *, prompts: Literal["shared", "distinct"], schema: bool, prompt_words: int, seed: str
-    ) -> None:
+    def __init__(self, *, prompts: Literal["shared", "distinct"], prompt_words: int, seed: str) -> None:
         self._random = random.Random(seed)
-        self._schema = schema
         self._prompt_words = prompt_words
         self._shared = self._words(prompt_words) if prompts == "shared" else None
         self._made = 0
@@ -83,12 +77,10 @@ class Workload:
     def next(self) -> Job:
         """Make the next job."""
         system = self._words(self._prompt_words) if self._shared is None else self._shared
-        task = "Fill in the form" if self._schema else "Write a long story"
-        user = f"{task} about {self._words(12)}."
+        user = f"Write a long story about {self._words(12)}."
         job = Job(
             messages=[{"role": "system", "content": system}, {"role": "user", "content": user}],
             seed=self._made,
-            schema=SCHEMAS[self._made % len(SCHEMAS)] if self._schema else None,
         )
         self._made += 1
         return job

@@ -55,9 +55,7 @@ def main() -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=getattr(torch, options.dtype)
     )
-    workload = Workload(
-        prompts="distinct", schema=False, prompt_words=bench.prompt_words, seed="transformers"
-    )
+    workload = Workload(prompts="distinct", prompt_words=bench.prompt_words, seed="transformers")
     first_tokens, elapsed = [], 0.0
     for number in range(options.requests + 1):
         inputs: Any = tokenizer.apply_chat_template(

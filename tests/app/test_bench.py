@@ -16,8 +16,8 @@ from jsonschema import Draft202012Validator
 
 from app.__main__ import main
 from app.bench_client import Answer, Client, RequestFailedError
-from app.bench_report import Level, summarise
-from app.bench_workload import SCHEMAS, Job, Workload
+from app.bench_report import Level, Run
+from app.bench_workload import KINDS, Job, Kind, Workload, schema_of
 
 Body = dict[str, Any]
 
@@ -97,18 +97,14 @@ def chat_answer(*texts: str, prompt: int = 10, cached: int = 4, output: int = 3)
     return events(role, *said, end, {"choices": [], "usage": usage})
 
 
+LIST = '["first item","second item"]'
+
+
 def script(path: str, body: Body) -> bytes:
-    """A model that fills in every form but the first kind, and says "hë llo" otherwise."""
+    """A model that lists two strings whatever it is asked for, and says "hë llo" to plain questions."""
     if path == "/v1/models":
         return respond(200, b'{"object": "list", "data": [{"id": "the-model"}, {"id": "other"}]}')
-    if "response_format" not in body:
-        return chat_answer("hë", " llo")
-    schema = body["response_format"]["json_schema"]["schema"]
-    valid = {
-        1: '{"labels": ["red"], "certain": true}',
-        2: '{"tool": "weather", "place": {"city": "x", "country": "y"}}',
-    }
-    return chat_answer(valid.get(SCHEMAS.index(schema), '{"name": '))
+    return chat_answer(LIST, output=9) if "response_format" in body else chat_answer("hë", " llo")
 
 
 def client(base_url: str) -> Client:
@@ -201,16 +197,46 @@ async def test_each_level_runs_that_many_clients(capsys: pytest.CaptureFixture[s
     assert server.connections == 1 + 1 + 4
 
 
-async def test_schemas_are_asked_for_and_validated(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_kinds_of_answers_take_turns_on_the_same_prompts(capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--concurrency 2 --requests-per 4 --max-tokens 16 --schema --json"
     async with serving(script) as (server, url):
-        assert (
-            await bench_command(url, "--concurrency", "2", "--requests-per", "4", "--schema", "--json") == 0
-        )
-    (line,) = capsys.readouterr().out.splitlines()
-    assert msgspec.json.decode(line, type=Level).valid_json_share == 0.5
-    formats = [body["response_format"] for body in server.bodies[2:]]
-    assert all(format_["json_schema"]["strict"] for format_ in formats)
-    assert not any("ignore_eos" in body for body in server.bodies)
+        assert await bench_command(url, *options.split()) == 0
+    levels = [msgspec.json.decode(line, type=Level) for line in capsys.readouterr().out.splitlines()]
+    assert [level.kind for level in levels] == list(KINDS)
+    assert [level.output_tokens for level in levels] == [8 * 3, 8 * 9, 8 * 9]
+    assert [level.valid_json_share for level in levels] == [None, 1.0, 0.0]
+    for level in levels:
+        assert level.requests == 8
+        assert level.of_free == pytest.approx(level.tokens_per_s / levels[0].tokens_per_s, rel=0.01)
+
+    # A warm-up of each kind, then rounds: a request that only fills the cache, and one of each kind.
+    measured = server.bodies[2 + len(KINDS) :]
+    turns = []
+    for start in range(0, len(measured), 8):
+        cached, *kinds = ([measured[start + at], measured[start + at + 1]] for at in (0, 2, 4, 6))
+        prompts = sorted(json.dumps(body["messages"]) for body in cached)
+        assert all(body["max_tokens"] == 1 for body in cached)
+        for pair in kinds:
+            assert sorted(json.dumps(body["messages"]) for body in pair) == prompts
+            assert all(body["max_tokens"] == 16 for body in pair)
+        turns.append([kind_of(pair[0]) for pair in kinds])
+        assert turns[-1] == [kind_of(pair[1]) for pair in kinds]
+    first, second, third = KINDS
+    assert turns == [
+        [first, second, third],
+        [second, third, first],
+        [third, first, second],
+        [first, second, third],
+    ]
+
+
+def kind_of(body: Body) -> str:
+    if "response_format" not in body:
+        assert body["ignore_eos"] is True
+        return "free"
+    assert "ignore_eos" not in body
+    schema = body["response_format"]["json_schema"]["schema"]
+    return next(kind for kind in KINDS if schema_of(kind, 16) == schema)
 
 
 async def test_failed_requests_are_counted_and_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,18 +254,31 @@ async def test_failed_requests_are_counted_and_told(capsys: pytest.CaptureFixtur
 
 async def test_the_table_shows_the_levels(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(script) as (_, url):
-        assert await bench_command(url, "--concurrency", "1,2", "--requests-per", "4", "--schema") == 0
+        options = "--concurrency 1,2 --requests-per 4 --max-tokens 16 --schema"
+        assert await bench_command(url, *options.split()) == 0
     shown = capsys.readouterr().out
     header, _, *rows = [line.split() for line in shown.splitlines() if line.strip()]
-    assert header[:2] == ["clients", "tokens/s"]
-    assert [row[0] for row in rows[:2]] == ["1", "2"]
-    assert all(row[-2:] == ["40%", "50%"] for row in rows[:2])
+    assert header[:4] == ["clients", "answers", "tokens", "tokens/s"]
+    assert [row[:3] for row in rows[:6]] == [
+        [clients, kind, tokens]
+        for clients, of in (("1", ("12", "36", "36")), ("2", ("24", "72", "72")))
+        for kind, tokens in zip(KINDS, of, strict=True)
+    ]
+    assert [row[-1] for row in rows[1:3]] == ["100%", "0%"]
     assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+async def test_the_table_without_schemas(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(script) as (_, url):
+        assert await bench_command(url, "--concurrency", "1,2", "--requests-per", "2") == 0
+    header, _, *rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert header == ["clients", "tokens/s", "TTFT", "p50", "p99", "ITL", "p50", "p99", "cached"]
+    assert [(row[0], row[-1]) for row in rows[:2]] == [("1", "40%"), ("2", "40%")]
 
 
 def test_figures_are_numpys() -> None:
     rng = np.random.default_rng(3)
-    jobs = [Job(messages=[], seed=n, schema=None) for n in range(40)]
+    jobs = [Job(messages=[], seed=n) for n in range(40)]
     answers = []
     for n in range(40):
         arrivals = 5.0 + n + np.cumsum(rng.random(1 + n % 7))
@@ -254,7 +293,7 @@ def test_figures_are_numpys() -> None:
                 output_tokens=2 * n,
             )
         )
-    level = summarise(8, list(zip(jobs, answers, strict=True)), 3, 12.5)
+    level = Run(list(zip(jobs, answers, strict=True)), ["full"] * 3, 12.5).level(8)
     first = 1e3 * np.array([answer.arrivals[0] - answer.sent for answer in answers])
     gaps = 1e3 * np.concatenate([np.diff(answer.arrivals) for answer in answers])
     assert level.ttft_p50_ms == pytest.approx(np.percentile(first, 50), abs=0.01)
@@ -268,7 +307,7 @@ def test_figures_are_numpys() -> None:
 
 
 def workload(**options: Any) -> Workload:
-    return Workload(**{"prompts": "shared", "schema": False, "prompt_words": 50, "seed": "1", **options})
+    return Workload(**{"prompts": "shared", "prompt_words": 50, "seed": "1", **options})
 
 
 def test_prompts_are_shared_or_distinct_and_fixed_by_the_seed() -> None:
@@ -283,10 +322,11 @@ def test_prompts_are_shared_or_distinct_and_fixed_by_the_seed() -> None:
     for jobs in (shared, distinct):
         assert len({job.messages[1]["content"] for job in jobs}) == 8
         assert all(len(job.messages[0]["content"].split()) == 50 for job in jobs)
-    forms = workload(schema=True)
-    assert tuple(forms.next().schema for _ in SCHEMAS) == SCHEMAS
 
 
-@pytest.mark.parametrize("schema", SCHEMAS)
-def test_schemas_are_schemas(schema: dict[str, Any]) -> None:
+@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize("max_tokens", [1, 128, 1000])
+def test_schemas_are_schemas(kind: Kind, max_tokens: int) -> None:
+    schema = schema_of(kind, max_tokens)
+    assert schema is not None
     Draft202012Validator.check_schema(schema)
