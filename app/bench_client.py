@@ -18,7 +18,15 @@ import msgspec
 
 
 class RequestFailedError(Exception):
-    """The server could not be reached, or answered with an error; the message says which."""
+    """The server could not be reached, or answered with an error; the message says which.
+
+    Args:
+        status: of the answer, if there was one and it was an error.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -134,7 +142,7 @@ class Client:
             self.close()
             raise RequestFailedError(f"{self._base_url}: {failure}") from failure
         if status != 200:
-            raise RequestFailedError(f"{path} answered {status}: {_message(error)}")
+            raise RequestFailedError(f"{path} answered {status}: {_message(error)}", status=status)
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
