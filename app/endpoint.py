@@ -3,9 +3,11 @@ client is there."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from typing import Protocol
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -44,18 +46,27 @@ class GenerateEndpoint:
         except ClientDisconnect:
             return
         await run_while_connected(self._answer(state, body, request, send), receive)
+        info: RequestInfo = scope["radish"]
+        if info.recording is not None:
+            await asyncio.wait((info.recording,))
 
     async def _answer(self, state: AppState, body: bytes, request: Request, send: Send) -> None:
         exchange = await self._prepare(state, body)
         info: RequestInfo = request.scope["radish"]
         info.generation = exchange.generation
-        await self._respond(state, exchange, request, send)
+        if exchange.stream and exchange.options.resumable:
+            stream = state.streams.open(exchange.generation, lambda sink: _tell(exchange, sink))
+            info.recording = stream.task
+            await state.streams.send(stream, 0, send, heartbeat_s=state.config.heartbeat)
+        else:
+            await self._respond(state, exchange, request, send)
 
     async def _respond(self, state: AppState, exchange: Exchange, request: Request, send: Send) -> None:
         generation = exchange.generation
         with generation:
             if exchange.stream:
-                await _send_stream(exchange, send, state.config.heartbeat)
+                async with EventStream(send, heartbeat_s=state.config.heartbeat) as events:
+                    await _tell(exchange, events)
                 return
             whole = exchange.reply.whole(await whole_updates(generation), generation.usage())
             response = Response(msgspec.json.encode(whole), media_type="application/json")
@@ -75,35 +86,40 @@ async def whole_updates(generation: Generation) -> list[Update]:
     return [merged[index] for index in range(generation.num_choices)]
 
 
-async def _send_stream(exchange: Exchange, send: Send, heartbeat_s: float) -> None:
-    """The answer as events; a failure is told by one event at the end."""
+class _Sink(Protocol):
+    """Takes the events of a stream."""
+
+    async def write(self, *events: bytes) -> None: ...
+
+
+async def _tell(exchange: Exchange, sink: _Sink) -> None:
+    """The whole answer as events; a failure is told by one event at the end."""
     wire = exchange.wire
-    async with EventStream(send, heartbeat_s=heartbeat_s) as events:
-        try:
-            await _send_chunks(exchange, events)
-        except ApiError as error:
-            await events.write(wire.failure(error))
-        except Exception:  # noqa: BLE001  it is logged, and the client has to be told
-            _log.exception("a stream failed")
-            await events.write(wire.failure(server_error("Internal error.")))
-        if wire.done:
-            await events.write(wire.done)
+    try:
+        await _tell_chunks(exchange, sink)
+    except ApiError as error:
+        await sink.write(wire.failure(error))
+    except Exception:  # noqa: BLE001  it is logged, and the client has to be told
+        _log.exception("a stream failed")
+        await sink.write(wire.failure(server_error("Internal error.")))
+    if wire.done:
+        await sink.write(wire.done)
 
 
-async def _send_chunks(exchange: Exchange, events: EventStream) -> None:
+async def _tell_chunks(exchange: Exchange, sink: _Sink) -> None:
     generation, reply, frame = exchange.generation, exchange.reply, exchange.wire.frame
-    opening = b"".join(map(frame, reply.opening(exchange.chunk_usage())))
+    opening = [*map(frame, reply.opening(exchange.chunk_usage()))]
     if opening:
-        await events.write(opening)
+        await sink.write(*opening)
     async with aclosing(generation.updates()) as stream:
         async for updates in stream:
             usage = exchange.chunk_usage()
             # All choices' news of one step in one write.
-            written = b"".join(frame(chunk) for update in updates for chunk in reply.chunks(update, usage))
-            if written:
-                await events.write(written)
+            news = [frame(chunk) for update in updates for chunk in reply.chunks(update, usage)]
+            if news:
+                await sink.write(*news)
     if exchange.options.include_usage or exchange.timings:
         usage = generation.usage() if exchange.options.include_usage else exchange.chunk_usage()
-        closing = b"".join(map(frame, reply.closing(usage)))
+        closing = [*map(frame, reply.closing(usage))]
         if closing:
-            await events.write(closing)
+            await sink.write(*closing)

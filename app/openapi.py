@@ -33,6 +33,10 @@ class Operation:
     events: Any = None
     """Type of the data of an event where the answer may be a stream of them."""
     error: Any = ErrorBody
+    headers: tuple[tuple[str, str], ...] = ()
+    """Names of headers it reads, and what they say."""
+    empty: str = ""
+    """When the answer is a 204; never if this is empty."""
 
 
 _EVENTS = (
@@ -112,6 +116,16 @@ OPERATIONS = (
         schema_check.SchemaCheck,
         schema_check.SchemaCheckRequest,
     ),
+    Operation(
+        "get",
+        "/v1/streams/{id}",
+        "Go on with a stream that was begun with stream_options.resumable",
+        None,
+        events=ChatChunk | Completion,
+        headers=(("Last-Event-ID", "The last event that arrived; the stream begins anew without it."),),
+        empty="Nothing follows that event.",
+    ),
+    Operation("delete", "/v1/streams/{id}", "End a resumable stream", dict[str, str | bool]),
     Operation("get", "/v1/requests/{id}", "What happened to a request", RequestReport),
     Operation("get", "/tokenizer_info", "The tokenizer", tokens_api.TokenizerInfo),
     Operation("get", "/version", "The server's version", tokens_api.Version),
@@ -142,12 +156,13 @@ def document() -> dict[str, Any]:
 
 
 def _operation(op: Operation, schema_of: dict[int, Any]) -> dict[str, Any]:
-    content = {"text/plain": {}} if op.answer is None else _json(schema_of[id(op.answer)])
+    content = {} if op.answer is None else _json(schema_of[id(op.answer)])
     if op.events is not None:
         content["text/event-stream"] = {
             "schema": {"type": "string"},
             "x-event-schema": schema_of[id(op.events)],
         }
+    content = content or {"text/plain": {}}
     described: dict[str, Any] = {
         "summary": op.summary,
         "operationId": f"{op.method} {op.path}",
@@ -158,11 +173,15 @@ def _operation(op: Operation, schema_of: dict[int, Any]) -> dict[str, Any]:
     }
     if op.body is not None:
         described["requestBody"] = {"required": True, "content": _json(schema_of[id(op.body)])}
+    if op.empty:
+        described["responses"]["204"] = {"description": op.empty}
     names = [part[1:-1] for part in op.path.split("/") if part.startswith("{")]
-    if names:
-        described["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
-        ]
+    parameters = [
+        *({"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names),
+        *({"name": n, "in": "header", "description": d, "schema": {"type": "string"}} for n, d in op.headers),
+    ]
+    if parameters:
+        described["parameters"] = parameters
     return described
 
 

@@ -53,8 +53,11 @@ def _operation(path: str, method: str, op: dict[str, Any]) -> str:
     rows = []
     if "requestBody" in op:
         rows.append(f"<dt>Body</dt><dd>{_contents(op['requestBody']['content'])}</dd>")
+    headers = [parameter for parameter in op.get("parameters", ()) if parameter["in"] == "header"]
+    rows += [f"<dt>{escape(h['name'])}</dt><dd>{escape(h['description'])}</dd>" for h in headers]
     for status, answer in op["responses"].items():
-        rows.append(f"<dt>{escape(status)}</dt><dd>{_contents(answer['content'])}</dd>")
+        told = _contents(answer["content"]) if "content" in answer else escape(answer["description"])
+        rows.append(f"<dt>{escape(status)}</dt><dd>{told}</dd>")
     return (
         f"<section><h3><code>{method.upper()} {escape(path)}</code></h3>"
         f"<p>{escape(op['summary'])}</p><dl>{''.join(rows)}</dl></section>"

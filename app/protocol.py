@@ -40,6 +40,8 @@ UnsupportedList = Annotated[Any, neutral("[]")]
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    resumable: bool | None = None
+    """Go on when the connection breaks off, and number the events: GET /v1/streams/{id} has the rest."""
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 
@@ -22,3 +23,5 @@ class RequestInfo:
     trace_id: str | None = None
     generation: Generation | None = None
     """Once its prompts were submitted."""
+    recording: asyncio.Task[None] | None = None
+    """What goes on when the client has left; the request is not over before."""

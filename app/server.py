@@ -40,6 +40,7 @@ from app.requests_api import get_request
 from app.responses import ResponsesEndpoint, cancel_response, delete_response, get_response
 from app.schema_check import check_schema
 from app.state import AppState
+from app.streams_api import StreamEndpoint, delete_stream
 from app.tokens_api import detokenize, show_version, tokenize, tokenizer_info
 from engine.config import Config
 from engine.engine import Engine
@@ -85,6 +86,8 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
             Route("/v1/models/{model:path}", get_model),
             Route("/v1/schema/check", JsonEndpoint(check_schema), methods=["POST"]),
             Route("/v1/requests/{id}", get_request),
+            Route("/v1/streams/{id}", StreamEndpoint(), methods=["GET"]),
+            Route("/v1/streams/{id}", delete_stream, methods=["DELETE"]),
             Route("/tokenize", JsonEndpoint(tokenize), methods=["POST"]),
             Route("/detokenize", JsonEndpoint(detokenize), methods=["POST"]),
             Route("/tokenizer_info", tokenizer_info),
@@ -128,7 +131,13 @@ def _cors_middleware(config: Config) -> list[Middleware]:
             allow_origins=[origin.strip() for origin in config.cors_origins.split(",")],
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "openai-processing-ms", "retry-after", "retry-after-ms"],
+            expose_headers=[
+                "x-request-id",
+                "content-location",
+                "openai-processing-ms",
+                "retry-after",
+                "retry-after-ms",
+            ],
         )
     ]
 

@@ -34,9 +34,11 @@ class EventStream:
 
     Args:
         heartbeat_s: silence after which a comment is sent, so that nobody on the way gives up.
+        location: where the same stream can be had again.
     """
 
-    def __init__(self, send: Send, *, heartbeat_s: float) -> None:
+    def __init__(self, send: Send, *, heartbeat_s: float, location: str | None = None) -> None:
+        self._headers = [*_HEADERS, (b"content-location", location.encode())] if location else _HEADERS
         self._send = send
         self._heartbeat_s = heartbeat_s
         self._loop = asyncio.get_running_loop()
@@ -44,7 +46,7 @@ class EventStream:
         self._is_writing = False
 
     async def __aenter__(self) -> Self:
-        await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
         self._heart = asyncio.create_task(self._beat())
         return self
 
@@ -56,11 +58,11 @@ class EventStream:
         if error is None:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def write(self, events: bytes) -> None:
-        """Send complete events; waits while the client does not take what was sent before."""
+    async def write(self, *events: bytes) -> None:
+        """Send complete events at once; waits while the client does not take what was sent before."""
         self._is_writing = True
         try:
-            await self._send({"type": "http.response.body", "body": events, "more_body": True})
+            await self._send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
         finally:
             self._is_writing = False
             self._last_write = self._loop.time()

@@ -16,6 +16,7 @@ from app.errors import ApiError, bad_request, from_grammar, from_template, unava
 from app.messages import plain_messages
 from app.protocol import ChatRequest, SamplingFields, refuse_unsupported
 from app.responses_store import ResponseStore
+from app.stream_store import StreamStore
 from app.structured import FieldConstraint
 from app.templates import ChatTemplate, TemplateError
 from app.thinking import OPEN
@@ -29,6 +30,7 @@ _R = TypeVar("_R")
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 _MOST_RESPONSES = 1024
+_MOST_STREAMS = 256
 _MOST_MESSAGES = 32 * 1024
 """Of all responses that are kept to be retrieved or gone on from."""
 _INLINE_BYTES = 64 * 1024
@@ -45,6 +47,7 @@ class AppState:
         self.started_at = int(time.time())
         self.draining = False
         self.responses = ResponseStore(capacity=_MOST_RESPONSES, max_messages=_MOST_MESSAGES)
+        self.streams = StreamStore(capacity=_MOST_STREAMS, retention_s=config.resume_timeout)
         tokenizer = engine.tokenizer
         self._template = ChatTemplate(tokenizer)
         template = tokenizer.chat_template or ""
@@ -58,6 +61,7 @@ class AppState:
         self._threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="radish-prepare")
 
     def close(self) -> None:
+        self.streams.close()
         self._threads.shutdown(cancel_futures=True)
 
     @property

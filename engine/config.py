@@ -116,6 +116,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float,
         _Meta(gt=0, description="Time a client may not read before it is dropped.", extra={"unit": "s"}),
     ] = 60.0
+    resume_timeout: Annotated[
+        float,
+        _Meta(gt=0, description="Time a resumable stream is kept that nobody reads.", extra={"unit": "s"}),
+    ] = 60.0
     step_timeout: Annotated[
         float,
         _Meta(gt=0, description="A step that takes longer is stuck: no new requests.", extra={"unit": "s"}),
