@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 from starlette.responses import Response
 
-from app.templates import TemplateError
+from app.templates import TemplateArgumentError, TemplateError
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
 from grammars.base import GrammarError
 
@@ -101,7 +101,9 @@ def from_grammar(error: GrammarError, param: str) -> ApiError:
 
 
 def from_template(error: TemplateError) -> ApiError:
-    """Messages the model's chat template refuses."""
+    """Messages the model's chat template refuses, or a variable that it cannot be given."""
+    if isinstance(error, TemplateArgumentError):
+        return bad_request(f"{error}.", f"chat_template_kwargs.{error.name}")
     return bad_request(f"The chat template refused the messages: {error}", "messages")
 
 

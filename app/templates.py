@@ -33,6 +33,14 @@ class TemplateError(ValueError):
     """A conversation that the model's template refuses or cannot render."""
 
 
+class TemplateArgumentError(TemplateError):
+    """A variable that a client may not set, for the conversation itself sets it; `name` is the variable."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name!r} is a field of the request, so it cannot be one of chat_template_kwargs")
+        self.name = name
+
+
 class ChatTemplate:
     """The chat template of one model; immutable, safe from many threads at once.
 
@@ -81,6 +89,7 @@ class ChatTemplate:
             kwargs: further variables of the template (`chat_template_kwargs`).
 
         Raises:
+            TemplateArgumentError: a variable in `kwargs` that is the conversation's own.
             TemplateError: with the template's own message where it refuses the conversation.
         """
         quotes = Quotes(self._special)
@@ -132,7 +141,7 @@ class ChatTemplate:
         """The prompt with marks in it."""
         variables = quotes.quote(dict(kwargs or {}))
         if reserved := _RESERVED & variables.keys():
-            raise TemplateError(f"{sorted(reserved)[0]!r} cannot be set by template arguments")
+            raise TemplateArgumentError(min(reserved))
         messages, tools = quotes.quote(messages), quotes.quote(tools) or None
         if not self._reads_calls:
             messages = [_with_calls_as_text(message) for message in messages]
