@@ -126,6 +126,26 @@ def test_the_image_runs_as_nobody_in_particular_and_knows_its_health() -> None:
     assert all((ROOT / name).exists() for name in sources)
 
 
+def test_what_the_build_stage_compiles_can_be_read_by_the_user_that_runs_it(tmp_path: Path) -> None:
+    """The cache is its owner's alone, and another user serves: it would find no native step."""
+    build, _ = re.split(r"(?m)^FROM ", (OPS / "Dockerfile").read_text())[1:]
+    *_, command = re.findall(r"(?m)^RUN ((?:.*\\\n)*.*)$", build)
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\nmkdir -p -m 700 "$XDG_CACHE_HOME/radish/kernels"\n'
+        'install -m 700 "$0" "$XDG_CACHE_HOME/radish/kernels/step.so"\n'
+    )
+    python.chmod(0o755)
+    cache = tmp_path / "cache"
+    run(
+        "bash",
+        "-c",
+        command,
+        env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "XDG_CACHE_HOME": str(cache)},
+    )
+    assert {path.stat().st_mode & 0o005 for path in cache.rglob("*")} == {0o005}
+
+
 # -- the cluster ---------------------------------------------------------------------------------------
 
 
