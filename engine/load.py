@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,8 +19,8 @@ from engine.models.decoder import Decoder
 from engine.models.kv_cache import KVCache
 from engine.models.loader import embedded_model_path, load_model
 from engine.models.native import NativeDecoder
+from engine.models.native_load import NativeModel, load_native
 from engine.models.spec import ModelSpec
-from engine.models.weights import Weights
 from engine.runner import Model, ModelRunner
 from engine.sampler import Sampler
 from engine.tokenizer import Tokenizer, load_tokenizer
@@ -27,6 +28,7 @@ from grammars.compiler import Compiler
 from grammars.vocab import Vocabulary
 from kernels.cpu.build import supported_isas
 from kernels.cpu.errors import NativeUnavailableError
+from kernels.cpu.runtime import Runtime
 
 _log = logging.getLogger("radish.load")
 
@@ -51,15 +53,18 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     path = Path(config.model) if config.model else embedded_model_path()
     progress("reading the tokenizer", 0.0)
     tokenizer = load_tokenizer(path)
-    loaded = load_model(path, dtype=dtype, device=device, progress=progress)
+    laid = _native(config, path, dtype, threads, progress) if device.type == "cpu" else None
+    loaded = laid or load_model(path, dtype=dtype, device=device, progress=progress)
     limit = loaded.spec.max_position
     max_context = min(config.max_context or limit, limit)
     # Rotary angles that are stretched for long contexts are chosen by the longest one that is served.
     spec = msgspec.structs.replace(loaded.spec, max_position=max_context)
     num_pages = _num_pages(config, spec, dtype, device)
     progress("laying out the model", 1.0)
-    model = _native(config, spec, loaded.weights, num_pages, threads) if device.type == "cpu" else None
-    if model is None:
+    model: Model
+    if isinstance(loaded, NativeModel):
+        model = NativeDecoder(replace(loaded, spec=spec), num_pages=num_pages, page_size=config.page_size)
+    else:
         kv = KVCache.allocate(spec, num_pages, config.page_size, dtype, device)
         model = Decoder(spec, loaded.weights, kv)
     # Last, because it starts a process that nobody would end if something above failed.
@@ -77,17 +82,12 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     )
 
 
-def _native(config: Config, spec: ModelSpec, weights: Weights, num_pages: int, threads: int) -> Model | None:
+def _native(
+    config: Config, path: Path, dtype: torch.dtype, threads: int, progress: Callable[[str, float], None]
+) -> NativeModel | None:
     """The model as one native call a step; None, and a warning, where that cannot be had."""
     try:
-        model = NativeDecoder(
-            spec,
-            weights,
-            num_pages=num_pages,
-            page_size=config.page_size,
-            threads=threads,
-            quantize=None if config.quantize == "none" else config.quantize,
-        )
+        runtime = Runtime(threads)
     except NativeUnavailableError as error:
         if config.quantize != "none":
             raise ConfigError(f"quantize: {config.quantize} needs the native path: {error}") from error
@@ -95,9 +95,11 @@ def _native(config: Config, spec: ModelSpec, weights: Weights, num_pages: int, t
             raise ConfigError(f"exact: only the native path adds up in a fixed order: {error}") from error
         _log.warning("serving on plain torch, several times slower: %s", error)
         return None
+    quantize = None if config.quantize == "none" else config.quantize
+    model = load_native(path, dtype=dtype, quantize=quantize, runtime=runtime, progress=progress)
     # What is left to torch is small, and its workers would spin on the cores of the step's own.
     torch.set_num_threads(1)
-    _log.info("native step runtime: %s, %d threads", model.isa, threads)
+    _log.info("native step runtime: %s, %d threads", runtime.isa, threads)
     return model
 
 

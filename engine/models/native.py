@@ -5,7 +5,7 @@ program that the runtime of `kernels.cpu` executes without coming back to Python
 from __future__ import annotations
 
 import math
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from engine.batch import Batch
-from engine.models.native_plan import HEAD_UNIT, Planner, weight_format
+from engine.models.native_load import NativeModel
+from engine.models.native_plan import HEAD_UNIT
 from engine.models.rope import rotary_angles, rotary_frequencies
 from engine.models.spec import ModelSpec
-from engine.models.weights import Weights
-from kernels.cpu.abi import Geometry, Step
+from kernels.cpu.abi import Format, Geometry, Step
 from kernels.cpu.build import Isa
-from kernels.cpu.runtime import Memory, Runtime, padded
+from kernels.cpu.runtime import Memory, padded
 
 _ROPE_STEP: Final = 4096
 """Positions by which the table of angles grows."""
@@ -34,22 +34,9 @@ class NativeDecoder:
     pages are bfloat16. A row's logits are bit-identical alone, in any batch and in any chunks.
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        weights: Weights,
-        *,
-        num_pages: int,
-        page_size: int,
-        threads: int,
-        quantize: Literal["int8"] | None = None,
-        isa: Isa | None = None,
-    ) -> None:
-        """Pack the weights and reserve pages. `weights` is not needed afterwards.
-
-        Raises:
-            NativeUnavailableError: the runtime cannot be built or run here.
-        """
+    def __init__(self, model: NativeModel, *, num_pages: int, page_size: int) -> None:
+        """Reserve pages."""
+        spec = model.spec
         self._spec = spec
         runtime = Runtime(threads, isa)
         self.isa: Isa = runtime.isa
@@ -63,14 +50,14 @@ class NativeDecoder:
             true_head_dim=spec.head_dim,
             rotary_half=spec.rotary_dim // 2,
             page_size=page_size,
-            kv_format=plan.kv_format,
+            kv_format=model.kv_format,
             vocab=spec.vocab_size,
             query_scale=math.log2(math.e) / math.sqrt(spec.head_dim),
             kv=self.kv.address,
             num_pages=num_pages,
         )
-        self._program = runtime.program(geometry, plan.ops, plan.buffers)
-        self._kept = (plan.packed, plan.tensors)  # what the program points to
+        self._image = model.image  # the program points into it
+        self._program = model.runtime.program(geometry, model.image.ops, model.image.buffers)
         self._frequencies, self._attention_factor = rotary_frequencies(spec)
         self._angles = np.zeros((0, 2, spec.rotary_dim // 2), dtype=np.float32)
 

@@ -15,13 +15,15 @@ from torch import Tensor
 from engine.models.spec import ModelSpec
 from engine.models.weights import LayerWeights, Weights
 from kernels.cpu.abi import Epilogue, Format, Kind, Op, Rows
-from kernels.cpu.runtime import GROUP, PANEL, Packed, Part, Runtime, padded, q8_row_bytes
+from kernels.cpu.image import Image
+from kernels.cpu.runtime import GROUP, PANEL, Memory, Packed, Part, Runtime, padded, q8_row_bytes
 
+Quantize = Literal["int8"]
 HEAD_UNIT: Final = 16
 """Heads are padded to a multiple of this."""
 
 
-def weight_format(weights: Weights, quantize: Literal["int8"] | None) -> Format:
+def weight_format(weights: Weights, quantize: Quantize | None) -> Format:
     """How linear weights are to be stored."""
     if quantize == "int8":
         return Format.Q8
@@ -39,8 +41,8 @@ class Planner:
     ops: list[Op] = field(default_factory=list)
     buffers: list[int] = field(default_factory=list)
     """Bytes of a row of each buffer."""
-    packed: list[Packed] = field(default_factory=list)
-    tensors: list[Tensor] = field(default_factory=list)
+    memories: list[Memory] = field(default_factory=list)
+    """What the operations point to."""
 
     @property
     def kv_format(self) -> Format:
@@ -65,6 +67,16 @@ class Planner:
         self._linear(head, normed, 0, Epilogue.LOGITS, rows=Rows.SAMPLING, columns=spec.vocab_size)
 
     def _layer_buffers(self) -> dict[str, int]:
+    def image(self, note: bytes) -> Image:
+        """What was laid down."""
+        return Image(
+            ops=tuple(self.ops),
+            buffers=tuple(self.buffers),
+            segments=tuple((memory.address, memory.size) for memory in self.memories),
+            owners=tuple(self.memories),
+            note=note,
+        )
+
         spec, dim = self.spec, self._head_dim
         plain = Format.F32 if self.format == Format.Q8 else self.format
         buffers = {
@@ -170,15 +182,22 @@ class Planner:
     def _head_gain(self, gain: Tensor | None) -> int | None:
         if gain is None:
             return None
-        return self._keep(_padded_bias(gain, self._head_dim)).data_ptr()
+        return self._keep(_padded_bias(gain, self._head_dim))
 
     def _norm(
-        self, gain: Tensor, src: int, dst: int, *, rows: Rows = Rows.ALL_TOKENS, gather: int = 0
+        self,
+        gain: Tensor,
+        src: int,
+        dst: int,
+        *,
+        kind: Kind = Kind.NORM,
+        rows: Rows = Rows.ALL_TOKENS,
+        gather: int = 0,
     ) -> None:
         width = padded(self.spec.hidden_size, GROUP)
         self.ops.append(
             Op(
-                kind=Kind.NORM,
+                kind=kind,
                 rows=rows,
                 gather=gather,
                 src=src,
@@ -187,7 +206,7 @@ class Planner:
                 n=width,
                 columns=self.spec.hidden_size,
                 eps=self.spec.rms_eps,
-                weight=self._keep(_padded_bias(gain, width)).data_ptr(),
+                weight=self._keep(_padded_bias(gain, width)),
             )
         )
 
@@ -216,7 +235,7 @@ class Planner:
             weight=weight.memory.address,
         )
         if bias is not None:
-            op.bias = self._keep(_padded_bias(bias, weight.n)).data_ptr()
+            op.bias = self._keep(_padded_bias(bias, weight.n))
         self.ops.append(op)
 
     def _quantize(self, buffers: dict[str, int], name: str, width: int) -> int:
@@ -229,12 +248,13 @@ class Planner:
 
     def _pack(self, parts: Sequence[Part], rows: int, columns: int) -> Packed:
         packed = self.runtime.pack(parts, rows=rows, columns=columns, target=self.format)
-        self.packed.append(packed)
+        self.memories.append(packed.memory)
         return packed
 
-    def _keep(self, tensor: Tensor) -> Tensor:
-        self.tensors.append(tensor)
-        return tensor
+    def _keep(self, tensor: Tensor) -> int:
+        """The address of a copy."""
+        self.memories.append(self.runtime.store(tensor))
+        return self.memories[-1].address
 
     def _buffer(self, width: int, kind: Format) -> int:
         """A buffer whose rows hold `width` activations, padded."""

@@ -130,5 +130,7 @@ STRUCTS: Final = (Op, Geometry, Step, PackJob)
 STATUS: Final = {
     1: "out of memory",
     2: "a token id is outside the vocabulary",
+POINTERS: Final = ("weight", "bias", "q_norm", "k_norm")
+"""Fields of `Op` that are addresses."""
     3: "a position, slot, page or row is out of range",
 }

@@ -59,13 +59,26 @@ def library_path(isa: Isa) -> Path:
     Raises:
         NativeUnavailableError: there is no compiler, it failed, or the cache cannot be written.
     """
-    path = _cache_directory() / f"step-{isa}-{_digest(isa)}.so"
+    path = cache_directory("kernels") / f"step-{isa}-{_digest(isa)}.so"
     try:
         if not path.exists():
             _build(isa, path)
     except OSError as error:
         raise NativeUnavailableError(f"cannot build in {path.parent}: {error}") from error
     return path
+
+
+def cache_directory(kind: str) -> Path:
+    """Where files of a kind are cached for this user.
+
+    Raises:
+        NativeUnavailableError: the user has no home.
+    """
+    root = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "radish" / kind
+    except RuntimeError as error:
+        raise NativeUnavailableError(f"{error} Set XDG_CACHE_HOME.") from error
 
 
 def _cpu_features() -> frozenset[str]:
@@ -79,14 +92,6 @@ def _cpu_features() -> frozenset[str]:
         if line.startswith("flags"):
             return frozenset(line.partition(":")[2].split())
     return frozenset()
-
-
-def _cache_directory() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(root) if root else Path.home() / ".cache") / "radish" / "kernels"
-    except RuntimeError as error:
-        raise NativeUnavailableError(f"{error} Set XDG_CACHE_HOME.") from error
 
 
 def _digest(isa: Isa) -> str:

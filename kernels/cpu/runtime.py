@@ -126,6 +126,13 @@ class Runtime:
         """Zeroed memory of `size` bytes."""
         return Memory(self._library, size)
 
+    def store(self, tensor: Tensor) -> Memory:
+        """A copy of a tensor's numbers in native memory."""
+        source = tensor.detach().contiguous()
+        memory = self.allocate(source.nbytes)
+        ctypes.memmove(memory.address, source.data_ptr(), source.nbytes)
+        return memory
+
     def pack(self, parts: Sequence[Part], *, rows: int, columns: int, target: Format) -> Packed:
         """Pack a weight of `rows` x `columns` (before padding) from its parts; the rest is zero."""
         n, k = padded(rows, PANEL), padded(columns, GROUP)

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from engine.models.loader import LoadedModel, embedded_model_path
 from engine.models.native import NativeDecoder
+from engine.models.native_load import lay_down
 from engine.tokenizer import load_tokenizer
 from kernels.cpu.build import Isa, supported_isas
 from kernels.cpu.errors import NativeStepError
+from kernels.cpu.runtime import Runtime
 from tests.models import tiny
 from tests.models.paged_sequences import PagedSequences, prompt_logits
 from tests.models.random_models import in_float32, random_model
@@ -48,15 +50,8 @@ class NativeSequences(PagedSequences):
         seed: int = 0,
     ) -> None:
         super().__init__(model, num_pages=num_pages, page_size=page_size, seed=seed)
-        decoder = NativeDecoder(
-            model.spec,
-            model.weights,
-            num_pages=num_pages,
-            page_size=page_size,
-            threads=threads,
-            quantize=quantize,
-            isa=isa,
-        )
+        laid = lay_down(model.spec, model.weights, Runtime(threads, isa), quantize)
+        decoder = NativeDecoder(laid, num_pages=num_pages, page_size=page_size)
         ctypes.memset(decoder.kv.address, 0xFF, decoder.kv.size)
         self.decoder = decoder
 
