@@ -47,10 +47,12 @@ def assemble(
     ]
     sampling = [(int(last) - 1, row) for row, last in zip(rows, query_starts[1:], strict=True) if row.samples]
     wanted = [
-        (int(first) + position - row.start, row.sequence, position + 1)
+        (int(first) + targets.positions[target] - row.start, targets.token_ids[target], targets.top)
         for row, first in zip(rows, query_starts[:-1], strict=True)
-        for position in row.sequence.unmeasured(row.start, row.stop)
+        if (targets := row.sequence.request.targets) is not None
+        for target in row.sequence.unmeasured(row.start, row.stop)
     ]
+    embedded = [int(last) - 1 for row, last in zip(rows, query_starts[1:], strict=True) if row.embeds]
     masked = any(row.sequence.matcher is not None for _, row in sampling)
     return Batch(
         token_ids=token_ids,
@@ -63,8 +65,9 @@ def assemble(
         kv_slots=pages * page_size + positions % page_size,
         logit_rows=np.array([at for at, *_ in (*sampling, *wanted)], np.int64),
         samples=[_sample_row(row, eos_ids) for _, row in sampling],
-        prompt_next=np.array([sequence.tokens[next_] for _, sequence, next_ in wanted], np.int64),
-        prompt_top=[sequence.params.prompt_logprobs or 0 for _, sequence, _ in wanted],
+        prompt_next=np.array([token_id for _, token_id, _ in wanted], np.int64),
+        prompt_top=[top for *_, top in wanted],
+        embed_rows=np.array(embedded, np.int64),
         masks=Future[Masks | None]() if masked else None,
         released=released,
     )

@@ -77,13 +77,15 @@ class Batch:
     kv_slots: Int64
     """[T]"""
     logit_rows: Int64
-    """[S + Q] index into `token_ids`: of each sampling row's last token, then of Q tokens of prompts."""
+    """[S + Q] index into `token_ids`: of each sampling row's last token, then of Q measured tokens."""
     samples: list[SampleRow]
     """[S]"""
     prompt_next: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    """[Q] the ids that follow those tokens in their prompts, whose log-probabilities are wanted..."""
+    """[Q] the ids whose log-probabilities after those tokens are wanted..."""
     prompt_top: list[int] = field(default_factory=list)
     """[Q] ...with those of so many of the likeliest."""
+    embed_rows: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    """[E] indices into `token_ids` of tokens whose final hidden states are wanted."""
     masks: Future[Masks | None] | None = None
     """Resolved by the engine while the forward pass runs; None when no row has a grammar."""
     released: list[int] = field(default_factory=list)
@@ -100,6 +102,8 @@ class StepOutput:
     """[S]; None where none was asked for."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     """[Q] of `Batch.prompt_next`, without those of failed rows."""
+    embeddings: list[Float32] = field(default_factory=list)
+    """[E] each [hidden], of `Batch.embed_rows`, without those of failed rows."""
     failed: dict[int, str] = field(default_factory=dict)
     """Rows [R] that could not be computed, and why; others may be relied on."""
     forward_s: float = 0.0

@@ -36,6 +36,7 @@ def part(batch: Batch, start: int, stop: int) -> Batch:
         samples=[batch.samples[index] for index in samples],
         prompt_next=batch.prompt_next[measured],
         prompt_top=[batch.prompt_top[index] for index in measured],
+        embed_rows=batch.embed_rows[_within(batch.embed_rows, start, stop)] - start,
         masks=_masks(batch, samples),
     )
 

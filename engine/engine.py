@@ -25,6 +25,7 @@ from engine.snapshot import SequenceView, Snapshot, take, view
 from engine.stats import Load, Stats
 from engine.step_loop import StepLoop
 from engine.stream import Update, UpdateStream
+from engine.targets import Targets
 from engine.tokenizer import Tokenizer
 from grammars.compiler import Compiler
 
@@ -155,6 +156,8 @@ class Engine:
             params=request.params,
             namespace=request.namespace,
             tenant=request.tenant,
+            purpose=request.purpose,
+            targets=_targets(request),
             stream=UpdateStream(request.choices),
         )
         handle.sequences += [self._sequence(handle, request, index) for index in range(request.choices)]
@@ -311,3 +314,10 @@ class Engine:
     def _queue_time_s(self, waiting: int) -> float:
         """When a queue of `waiting` sequences should be done, from the recent rate of finishes."""
         return min(120.0, max(1.0, waiting * self._finish_interval_s))
+
+
+def _targets(request: GenerateRequest) -> Targets | None:
+    top = request.params.prompt_logprobs
+    if request.targets is not None or top is None:
+        return request.targets
+    return Targets.of_prompt(request.prompt, top)

@@ -92,6 +92,7 @@ def _joined(first: StepOutput, second: StepOutput, *, num_rows: int) -> StepOutp
         token_ids=[*first.token_ids, *second.token_ids],
         logprobs=[*first.logprobs, *second.logprobs],
         prompt_logprobs=[*first.prompt_logprobs, *second.prompt_logprobs],
+        embeddings=[*first.embeddings, *second.embeddings],
         failed=first.failed | {num_rows + row: message for row, message in second.failed.items()},
         forward_s=first.forward_s + second.forward_s,
         sample_s=first.sample_s + second.sample_s,

@@ -17,13 +17,20 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from typing import Literal
 
+from engine.batch import Float32
 from engine.detokenizer import Detokenizer
 from engine.params import SamplingParams
 from engine.prefix_tree import Node
 from engine.stream import FinishReason, TokenLogprob, UpdateStream
+from engine.targets import Targets
 from engine.timeline import Timeline
 from grammars.base import Grammar, Matcher
+
+Purpose = Literal["generate", "embed", "measure"]
+"""What a prompt is run for: to go on with it; for the hidden state of its last token; or only for the
+log-probabilities of its targets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +43,9 @@ class GenerateRequest:
     choices: int = 1
     """Independent completions of the prompt; choice i samples with seed + i."""
     grammar: Grammar | None = None
+    purpose: Purpose = "generate"
+    targets: Targets | None = None
+    """To be measured, instead of what `SamplingParams.prompt_logprobs` would ask for."""
     namespace: str = ""
     """Prefixes are shared only within one namespace."""
     tenant: str = ""
@@ -123,19 +133,23 @@ class Sequence:
         self.pending = 0
 
     @property
-    def measures_prompt(self) -> bool:
-        """Whether log-probabilities of its prompt are still to come: no position may be skipped then."""
-        return (
-            self.params.prompt_logprobs is not None
-            and self.index == 0
-            and len(self.request.prompt_logprobs) < self.num_prompt - 1
-        )
+    def first_target(self) -> int:
+        """The first position that has to be run because its target is not measured yet; else the length."""
+        targets, done = self.request.targets, len(self.request.measures)
+        if targets is None or self.index or done == len(targets.positions):
+            return self.length
+        return targets.positions[done]
 
     def unmeasured(self, start: int, stop: int) -> range:
-        """The positions in [start, stop) that a log-probability of the token after them is wanted at."""
-        if not self.measures_prompt:
+        """The targets at positions in [start, stop) that are not measured yet."""
+        targets = self.request.targets
+        if targets is None or self.index:
             return range(0)
-        return range(max(start, len(self.request.prompt_logprobs)), min(stop, self.num_prompt - 1))
+        return targets.between(start, stop, done=len(self.request.measures))
+
+    def completes(self, stop: int) -> bool:
+        """Whether it ends once its tokens before `stop` are run, because nothing is sampled after them."""
+        return self.request.purpose != "generate" and stop == self.num_prompt
 
     @property
     def unscheduled(self) -> int:
@@ -164,8 +178,12 @@ class Request:
     stream: UpdateStream
     tenant: str = ""
     sequences: list[Sequence] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
-    """Where wanted: entry i is of token i + 1 of the prompt. Complete before the first update."""
+    purpose: Purpose = "generate"
+    targets: Targets | None = None
+    measures: list[TokenLogprob] = field(default_factory=list)
+    """Of the targets, in their order. Complete before the first update."""
+    embedding: Float32 | None = None
+    """[hidden] the last token's final hidden state, where that is wanted. There before the update."""
 
     deadlines: list[asyncio.TimerHandle] = field(default_factory=list)
     """Timers that end it, until it has finished."""
@@ -179,10 +197,15 @@ class Request:
             timer.cancel()
         self.deadlines.clear()
 
-    def measured(self, position: int, logprob: TokenLogprob) -> None:
-        """Take the log-probability of the token after `position`, unless it is known already."""
-        if position == len(self.prompt_logprobs):
-            self.prompt_logprobs.append(logprob)
+    def measured(self, target: int, logprob: TokenLogprob) -> None:
+        """Take the log-probability of a target, unless it is known already."""
+        if target == len(self.measures):
+            self.measures.append(logprob)
+
+    @property
+    def prompt_logprobs(self) -> list[TokenLogprob]:
+        """Where `SamplingParams.prompt_logprobs` asks for them: entry i is of token i + 1 of the prompt."""
+        return self.measures
 
     @property
     def prompt_tokens(self) -> int:

@@ -15,8 +15,15 @@ from engine.sampler import Sampler
 class Model(Protocol):
     """A decoder with its KV pages."""
 
-    def forward(self, batch: Batch, token_ids: Tensor) -> Tensor:
-        """float32 logits of `batch.logit_rows`, [S + Q, vocab]; writes the KV of all tokens to pages."""
+    hidden_size: int
+
+    def forward(self, batch: Batch, token_ids: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """float32 logits of `batch.logit_rows`, [S + Q, vocab]; writes the KV of all tokens to pages.
+
+        Args:
+            hidden: float32 [E, hidden], overwritten with what the final norm gives for `batch.embed_rows`;
+                None where there are none.
+        """
         ...
 
 
@@ -38,7 +45,10 @@ class ModelRunner:
             token_ids[torch.from_numpy(batch.pending_at)] = self._sampled[
                 torch.from_numpy(batch.pending_from)
             ]
-        logits = self._model.forward(batch, token_ids)
+        hidden = None
+        if len(batch.embed_rows):
+            hidden = torch.empty(len(batch.embed_rows), self._model.hidden_size, device=self._device)
+        logits = self._model.forward(batch, token_ids, hidden)
         forwarded = time.perf_counter()
         prompt_logprobs = self._sampler.measure_prompt(logits[len(batch.samples) :], batch)
         ids, logprobs = self._sampler.sample(logits[: len(batch.samples)], batch)
@@ -47,6 +57,7 @@ class ModelRunner:
             token_ids=ids.tolist(),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            embeddings=[] if hidden is None else list(hidden.cpu().numpy()),
             forward_s=forwarded - started,
             sample_s=time.perf_counter() - forwarded,
         )

@@ -41,6 +41,11 @@ class Row:
     epoch: int
     """The sequence's preemption count when planned: tells whether the pages are still its own."""
 
+    @property
+    def embeds(self) -> bool:
+        """Whether the hidden state of its last token is wanted."""
+        return self.sequence.request.purpose == "embed" and self.sequence.completes(self.stop)
+
 
 @dataclass(slots=True)
 class Plan:
@@ -145,7 +150,7 @@ class Scheduler:
         start, stop = sequence.scheduled, sequence.scheduled + count
         if not self._extend(sequence, self._pool.pages_for(stop), plan):
             return
-        samples = stop == sequence.length
+        samples = stop == sequence.length and sequence.request.purpose == "generate"
         plan.rows[sequence.id] = Row(sequence, start, stop, samples, sequence.preemptions)
         plan.budget -= count
         sequence.scheduled = stop
@@ -221,19 +226,20 @@ class Scheduler:
                 budget -= before - plan.budget
 
     def _match(self, sequence: Sequence) -> Prefix:
-        """The cached prefix; never all of the sequence, since its last token must run to give logits."""
-        if self._tree is None or sequence.measures_prompt:
+        """The cached prefix; never all of the sequence, since its last token must run to give logits, as
+        must those that something is measured at."""
+        if self._tree is None:
             return Prefix([], None)
-        limit = min(sequence.known, sequence.length - 1)
+        limit = min(sequence.known, sequence.length - 1, sequence.first_target)
         return self._tree.match(sequence.request.namespace, sequence.tokens[:limit])
 
     def _is_in_flight(self, sequence: Sequence, num_matched: int) -> bool:
         """Whether a running sequence is about to compute the page after the `num_matched` cached ones."""
-        if self._tree is None or sequence.measures_prompt:
+        if self._tree is None:
             return False
         size = self._pool.page_size
         start, stop = num_matched * size, (num_matched + 1) * size
-        if stop >= sequence.length:
+        if stop >= sequence.length or stop > sequence.first_target:
             return False
         return any(
             other.computed < stop <= other.num_prompt

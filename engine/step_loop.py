@@ -48,7 +48,7 @@ class _Step:
     batch: Batch
     sampling: list[Row]
     measuring: list[tuple[Row, int]]
-    """Where log-probabilities of prompts are measured, as in `batch.prompt_next`."""
+    """The targets that are measured, as in `batch.prompt_next`."""
     launched: float
     """`time.monotonic()` seconds."""
     cached_tokens: int
@@ -177,9 +177,9 @@ class StepLoop:
             batch=batch,
             sampling=[row for row in plan.rows.values() if row.samples],
             measuring=[
-                (row, position)
+                (row, target)
                 for row in plan.rows.values()
-                for position in row.sequence.unmeasured(row.start, row.stop)
+                for target in row.sequence.unmeasured(row.start, row.stop)
             ],
             launched=time.monotonic(),
             cached_tokens=self._stats.prefix_hits - hits,
@@ -210,10 +210,7 @@ class StepLoop:
         self._history.record_step(
             step.plan.rows.values(), cached=step.cached_tokens, launched=step.launched, landed=now
         )
-        measured = iter(output.prompt_logprobs)
-        for row, position in step.measuring:
-            if row.sequence.id not in failed:
-                row.sequence.request.measured(position, next(measured))
+        self._read(step, output, failed)
         for row, token_id, logprob in zip(step.sampling, output.token_ids, output.logprobs, strict=True):
             sequence = row.sequence
             if not sequence.take_sample():
@@ -238,6 +235,23 @@ class StepLoop:
             _log.exception("token %d of request %s failed", token_id, sequence.request.id)
             return Update(index=sequence.index, finish_reason="error", error="its output could not be read")
         return update
+
+    def _read(self, step: _Step, output: StepOutput, failed: set[int]) -> None:
+        """Take what a step says of known text, and end the sequences of which nothing else is wanted."""
+        computed = [row for row in step.plan.rows.values() if row.sequence.id not in failed]
+        measured = iter(output.prompt_logprobs)
+        for row, target in step.measuring:
+            if row.sequence.id not in failed:
+                row.sequence.request.measured(target, next(measured))
+        embeddings = iter(output.embeddings)
+        for row in computed:
+            sequence, update = row.sequence, Update(index=row.sequence.index, finish_reason="stop")
+            if row.embeds:
+                sequence.request.embedding = next(embeddings)
+                if not np.isfinite(sequence.request.embedding).all():
+                    update.finish_reason, update.error = "error", "the model gave no usable numbers"
+            if sequence.completes(row.stop) and sequence.finish_reason is None:
+                self._finish(sequence, update)
 
     def _commit(self, step: _Step, output: StepOutput) -> set[int]:
         """Count the rows that were computed, and end the sequences of those that were not: their ids."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from grammars.compiler import Compiler
 from grammars.vocab import Vocabulary
 
 END_OF_TEXT, IM_START, IM_END = 256, 257, 258
+HIDDEN_SIZE = 8
 VOCAB_SIZE = 272
 """Width of the fake logits, wider than the vocabulary as in many real models."""
 
@@ -69,14 +71,22 @@ def _letter(state: int) -> int:
 
 def hashed_tokens(prompt: Iterable[int], count: int) -> list[int]:
     """What the fake model says after `prompt`, without any paging or batching."""
-    state = 0
-    for token_id in prompt:
-        state = _chain(state, token_id)
+    state = hashed_state(prompt)
     output: list[int] = []
     for _ in range(count):
         output.append(_letter(state))
         state = _chain(state, output[-1])
     return output
+
+
+def hashed_embedding(state: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The hidden state of a token with that hash."""
+    return np.sin(np.arange(1, HIDDEN_SIZE + 1, dtype=np.float32) * (state % 1009))
+
+
+def hashed_state(tokens: Iterable[int]) -> int:
+    """The hash of the last of `tokens`."""
+    return reduce(_chain, tokens, 0)
 
 
 class FakeRunner:
@@ -141,6 +151,7 @@ class FakeRunner:
             for index, (row, at) in enumerate(zip(batch.samples, batch.logit_rows, strict=False))
         ]
         return StepOutput(
+            embeddings=[hashed_embedding(states[int(at)]) for at in batch.embed_rows],
             token_ids=list(self._sampled),
             logprobs=[
                 _logprobs(token_id, row.params.logprobs)

@@ -25,6 +25,7 @@ class Decoder:
 
     def __init__(self, spec: ModelSpec, weights: Weights, kv: KVCache) -> None:
         self._spec = spec
+        self.hidden_size = spec.hidden_size
         self._weights = weights
         self._kv = kv
         self._device = weights.embed.device
@@ -33,12 +34,13 @@ class Decoder:
         self._frequencies = frequencies.to(self._device)
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, token_ids: Tensor) -> Tensor:
+    def forward(self, batch: Batch, token_ids: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Run a step and write its keys and values to their pages.
 
         Args:
             batch: where the step's tokens are.
             token_ids: int64 [T], `batch.token_ids` with pending ids filled in.
+            hidden: float32 [E, hidden], overwritten with what the final norm gives for `batch.embed_rows`.
 
         Returns:
             float32 logits [S + Q, vocab] of `batch.logit_rows`.
@@ -56,6 +58,8 @@ class Decoder:
             normed, residual = add_norm(x, residual, layer.post_norm, eps)
             x = self._mlp(layer, normed)
         normed, _ = add_norm(x, residual, self._weights.norm, eps)
+        if hidden is not None:
+            hidden.copy_(normed.index_select(0, torch.from_numpy(batch.embed_rows).to(self._device)))
         sampling = normed.index_select(0, torch.from_numpy(batch.logit_rows).to(self._device))
         return F.linear(sampling, self._weights.lm_head).float()
 

@@ -38,11 +38,10 @@ class NativeDecoder:
         """Reserve pages."""
         spec = model.spec
         self._spec = spec
-        runtime = Runtime(threads, isa)
-        self.isa: Isa = runtime.isa
-        plan = Planner(spec, runtime, weight_format(weights, quantize))
-        plan.lay(weights)
-        self.kv: Memory = runtime.allocate(num_pages * self.bytes_per_page(spec, page_size, plan.kv_dtype))
+        self.hidden_size = spec.hidden_size
+        self.isa: Isa = model.runtime.isa
+        kv_dtype = torch.float32 if model.kv_format == Format.F32 else torch.bfloat16
+        self.kv: Memory = model.runtime.allocate(num_pages * self.bytes_per_page(spec, page_size, kv_dtype))
         geometry = Geometry(
             heads=spec.num_heads,
             kv_heads=spec.num_kv_heads,
@@ -71,12 +70,13 @@ class NativeDecoder:
         width = padded(spec.head_dim, HEAD_UNIT)
         return 2 * spec.num_layers * page_size * spec.num_kv_heads * width * dtype.itemsize
 
-    def forward(self, batch: Batch, token_ids: Tensor) -> Tensor:
+    def forward(self, batch: Batch, token_ids: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Run a step and write its keys and values to their pages.
 
         Args:
             batch: where the step's tokens are.
             token_ids: int64 [T], `batch.token_ids` with pending ids filled in.
+            hidden: float32 [E, hidden], overwritten with what the final norm gives for `batch.embed_rows`.
 
         Returns:
             float32 logits [S + Q, vocab] of `batch.logit_rows`.
@@ -91,6 +91,7 @@ class NativeDecoder:
             "positions": _flat(batch.positions, np.int64),
             "kv_slots": _flat(batch.kv_slots, np.int64),
             "logit_rows": _flat(batch.logit_rows, np.int64),
+            "embed_rows": _flat(batch.embed_rows, np.int64),
             "query_starts": _flat(batch.query_starts, np.int32),
             "context_lens": _flat(batch.context_lens, np.int32),
             "page_table": _flat(batch.page_table, np.int32),
@@ -102,6 +103,8 @@ class NativeDecoder:
             rows=len(batch.context_lens),
             samples=len(batch.logit_rows),
             table_width=batch.page_table.shape[1],
+            embeds=0 if hidden is None else len(hidden),
+            hidden=None if hidden is None else hidden.data_ptr(),
             rope_rows=len(self._angles),
             **{name: array.ctypes.data for name, array in arrays.items()},
         )

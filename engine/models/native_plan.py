@@ -63,10 +63,10 @@ class Planner:
         for index, layer in enumerate(weights.layers):
             self._attention(index, layer, residual, normed, layer_buffers)
             self._mlp(layer, residual, normed, layer_buffers)
+        self._norm(weights.norm, residual, 0, kind=Kind.HIDDEN)
         self._norm(weights.norm, residual, normed, rows=Rows.SAMPLING, gather=1)
         self._linear(head, normed, 0, Epilogue.LOGITS, rows=Rows.SAMPLING, columns=spec.vocab_size)
 
-    def _layer_buffers(self) -> dict[str, int]:
     def image(self, note: bytes) -> Image:
         """What was laid down."""
         return Image(
@@ -77,6 +77,7 @@ class Planner:
             note=note,
         )
 
+    def _layer_buffers(self) -> dict[str, int]:
         spec, dim = self.spec, self._head_dim
         plain = Format.F32 if self.format == Format.Q8 else self.format
         buffers = {
@@ -101,9 +102,8 @@ class Planner:
         if tied:
             op.packed, op.weight, op.k, op.src_format = 1, head.memory.address, head.k, head.format
         else:
-            table = self._keep(weights.embed.detach().contiguous())
-            op.weight = table.data_ptr()
-            op.src_format = Format.F32 if table.dtype == torch.float32 else Format.BF16
+            op.weight = self._keep(weights.embed)
+            op.src_format = Format.F32 if weights.embed.dtype == torch.float32 else Format.BF16
         self.ops.append(op)
 
     def _attention(

@@ -25,6 +25,7 @@ class Kind(IntEnum):
     ROTATE = 3
     ATTEND = 4
     QUANTIZE = 5
+    HIDDEN = 6
 
 
 class Epilogue(IntEnum):
@@ -95,16 +96,19 @@ class Step(ctypes.Structure):
         ("rows", c_int32),
         ("samples", c_int32),
         ("table_width", c_int32),
+        ("embeds", c_int32),
         ("token_ids", c_void_p),
         ("positions", c_void_p),
         ("kv_slots", c_void_p),
         ("logit_rows", c_void_p),
+        ("embed_rows", c_void_p),
         ("query_starts", c_void_p),
         ("context_lens", c_void_p),
         ("page_table", c_void_p),
         ("rope", c_void_p),
         ("rope_rows", c_int64),
         ("logits", c_void_p),
+        ("hidden", c_void_p),
     )
 
 
@@ -126,11 +130,11 @@ class PackJob(ctypes.Structure):
     )
 
 
+POINTERS: Final = ("weight", "bias", "q_norm", "k_norm")
+"""Fields of `Op` that are addresses."""
 STRUCTS: Final = (Op, Geometry, Step, PackJob)
 STATUS: Final = {
     1: "out of memory",
     2: "a token id is outside the vocabulary",
-POINTERS: Final = ("weight", "bias", "q_norm", "k_norm")
-"""Fields of `Op` that are addresses."""
     3: "a position, slot, page or row is out of range",
 }

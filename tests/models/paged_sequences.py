@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -46,6 +47,14 @@ class PagedSequences:
         """Append new tokens to sequences, by key; logits after the last token of each, or every token."""
         batch = self._batch(chunks, logits_of)
         return self.decoder.forward(batch, torch.from_numpy(batch.token_ids))
+
+    def hidden_states(self, chunks: dict[int, list[int]]) -> Tensor:
+        """Append new tokens; float32 [sequences, hidden] of the last token of each, after the final norm."""
+        batch = self._batch(chunks, "none")
+        batch = replace(batch, embed_rows=batch.query_starts[1:].astype(np.int64) - 1)
+        hidden = torch.full((len(chunks), self.decoder.hidden_size), torch.nan)
+        self.decoder.forward(batch, torch.from_numpy(batch.token_ids), hidden)
+        return hidden
 
     def _batch(self, chunks: dict[int, list[int]], logits_of: str) -> Batch:
         positions: list[int] = []

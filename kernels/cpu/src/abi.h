@@ -19,6 +19,7 @@ enum Kind : int32_t {
   kRotate = 3,    // qkv -> (q, k norm) -> rotary -> queries in dst, keys and values in pages
   kAttend = 4,    // dst = attention(src) over the pages
   kQuantize = 5,  // dst[i] = src[i] in kQ8
+  kHidden = 6,    // step.hidden[i] = rms_norm(src[embed_rows[i]]) * weight, only the true columns
 };
 
 enum Epilogue : int32_t {
@@ -66,17 +67,19 @@ struct Geometry {
 };
 
 struct Step {
-  int32_t tokens, rows, samples, table_width;
+  int32_t tokens, rows, samples, table_width, embeds;
   const int64_t* token_ids;       // [tokens]
   const int64_t* positions;       // [tokens]
   const int64_t* kv_slots;        // [tokens]
   const int64_t* logit_rows;      // [samples]
+  const int64_t* embed_rows;      // [embeds]
   const int32_t* query_starts;    // [rows + 1]
   const int32_t* context_lens;    // [rows]
   const int32_t* page_table;      // [rows, table_width]
   const float* rope;              // [rope_rows][2][rotary_half] cosines, then sines, of each position
   int64_t rope_rows;
   float* logits;                  // [samples, vocab]
+  float* hidden;                  // [embeds, columns of kHidden]
 };
 
 // Copies rows of a matrix into a packed weight (packed.h). The target starts as zeros, and rows that

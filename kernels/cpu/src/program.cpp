@@ -59,6 +59,7 @@ class Program {
       case kEmbed: return embed(c, op, thread);
       case kNorm: return norm(c, op, thread);
       case kQuantize: return quantize(c, op, thread);
+      case kHidden: return hidden(c, op, thread);
       case kRotate: return wide ? rotate<MulF32>(c, op, thread) : rotate<MulBF16>(c, op, thread);
       case kAttend: return wide ? attend<MulF32>(c, op, thread) : attend<MulBF16>(c, op, thread);
       case kLinear:
@@ -77,6 +78,9 @@ class Program {
     }
     for (int64_t i = 0; i < s.samples; ++i) {
       if (s.logit_rows[i] < 0 || s.logit_rows[i] >= s.tokens) return kBadPlace;
+    }
+    for (int64_t i = 0; i < s.embeds; ++i) {
+      if (s.embed_rows[i] < 0 || s.embed_rows[i] >= s.tokens) return kBadPlace;
     }
     if (s.query_starts[0] != 0 || s.query_starts[s.rows] != s.tokens) return kBadPlace;
     for (int64_t r = 0; r < s.rows; ++r) {

@@ -117,6 +117,19 @@ inline void norm(const Context& c, const Op& op, int thread) {
   }
 }
 
+// Embeddings keep float32: nothing is multiplied with them afterwards.
+inline void hidden(const Context& c, const Op& op, int thread) {
+  const Range range = share(c.step.embeds, thread, c.threads);
+  const float* gain = static_cast<const float*>(op.weight);
+  float* scratch = c.scratch(thread).norm.data();
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const float* x = c.row<float>(op.src, c.step.embed_rows[i]);
+    const F scale = splat(inverse_rms(x, op.n, op.columns, op.eps));
+    for (int64_t j = 0; j < op.n; j += kLanes) store(scratch + j, load(x + j) * scale * load(gain + j));
+    std::memcpy(c.step.hidden + i * op.columns, scratch, op.columns * sizeof(float));
+  }
+}
+
 inline void quantize(const Context& c, const Op& op, int thread) {
   const Range range = share(c.rows(op), thread, c.threads);
   for (int64_t i = range.begin; i < range.end; ++i) {
