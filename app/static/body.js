@@ -1,6 +1,7 @@
 // The request that the playground's fields describe, as JSON and as code.
 
 import { $ } from "./dom.js";
+import { currentKey } from "./events.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed",
   "repetition_penalty", "presence_penalty", "frequency_penalty"];
@@ -39,7 +40,8 @@ export function requestBody(model, messages) {
 
 export function asCurl(body) {
   const quoted = JSON.stringify(body, null, 2).replaceAll("'", `'\\''`);
-  return `curl ${location.origin}/v1/chat/completions \\\n  -H 'Content-Type: application/json' \\\n  -d '${quoted}'\n`;
+  const key = currentKey() ? "  -H 'Authorization: Bearer YOUR_KEY' \\\n" : "";
+  return `curl ${location.origin}/v1/chat/completions \\\n  -H 'Content-Type: application/json' \\\n${key}  -d '${quoted}'\n`;
 }
 
 // Parameters that the official client does not know; it sends them as they are.
@@ -52,7 +54,7 @@ export function asPython(body) {
   if (extra.length) lines.push(`    extra_body=${python(Object.fromEntries(extra), 1)},`);
   return [
     "from openai import OpenAI", "",
-    `client = OpenAI(base_url="${location.origin}/v1", api_key="unused")`,
+    `client = OpenAI(base_url="${location.origin}/v1", api_key="${currentKey() ? "YOUR_KEY" : "unused"}")`,
     "stream = client.chat.completions.create(", ...lines, ")",
     "for chunk in stream:",
     "    for choice in chunk.choices:",

@@ -10,11 +10,16 @@ export class ServerError extends Error {
   }
 }
 
-const KEY = "key";
+const KEY = "api-key";
 
-function withKey(options) {
-  const key = sessionStorage.getItem(KEY);
-  return key ? { ...options, headers: { ...options.headers, Authorization: `Bearer ${key}` } } : options;
+/** The key that was entered in this tab; null before. */
+export const currentKey = () => sessionStorage.getItem(KEY);
+
+/** A header takes bytes, so a key goes as its UTF-8. */
+function withKey(options, key) {
+  if (!key) return options;
+  const bytes = String.fromCharCode(...new TextEncoder().encode(key));
+  return { ...options, headers: { ...options.headers, Authorization: `Bearer ${bytes}` } };
 }
 
 let asking;
@@ -23,8 +28,12 @@ let asking;
 function newKey() {
   asking ??= new Promise((resolve) => {
     const dialog = $("key-dialog");
+    const refused = currentKey() !== null;
+    $("key-refused").textContent = refused ? "The server does not know that key." : "";
+    $("key").setAttribute("aria-invalid", String(refused));
     dialog.addEventListener("close", () => {
-      sessionStorage.setItem(KEY, $("key").value.trim());
+      const key = $("key").value.trim();
+      if (key) sessionStorage.setItem(KEY, key); // else it was closed: the next answer asks again
       $("key").value = "";
       asking = undefined;
       resolve();
@@ -36,10 +45,12 @@ function newKey() {
 
 /** fetch that asks for a key where the server wants one, and throws a ServerError for every status but success. */
 export async function request(path, options = {}) {
-  let response = await fetch(path, withKey(options));
+  let key = currentKey();
+  let response = await fetch(path, withKey(options, key));
   while (response.status === 401) {
-    await newKey();
-    response = await fetch(path, withKey(options));
+    if (key === currentKey()) await newKey(); // else another one was entered meanwhile
+    key = currentKey();
+    response = await fetch(path, withKey(options, key));
   }
   if (response.ok) return response;
   let message = `${response.status} ${response.statusText}`;

@@ -11,10 +11,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 
 from tests.app.harness import Served, until
+from tests.browser.wcag import fulfils_wcag
 from tests.fakes import say
 
 ANSWER = "A radish is a root."
@@ -217,14 +217,3 @@ async def test_it_is_accessible_and_fits_the_screen(
         if tab != "Playground":
             await expect(page.locator("#tree .branching")).to_have_count(1)
             await fulfils_wcag(page)
-
-
-async def fulfils_wcag(page: Page) -> None:
-    """axe-core finds no violation of WCAG 2.1 A and AA."""
-    rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-    found = await Axe().run(page, options={"runOnly": rules, "resultTypes": ["violations"]})
-    told = [
-        (violation["id"], [node["html"] for node in violation["nodes"]][:3])
-        for violation in found.response["violations"]
-    ]
-    assert told == []
