@@ -6,17 +6,20 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
+from weakref import WeakValueDictionary
 
 from grammars.base import Grammar, GrammarError, GrammarTooComplexError
 
 Outcome = Grammar | GrammarError
 
+_ERROR_BYTES = 1024
+
 
 class GrammarCache:
     """Outcomes under keys, bounded by the bytes of the grammars. Thread-safe.
 
-    Work in progress is never dropped, so nothing is compiled twice at a time; a grammar that left the
-    cache lives on in whoever uses it.
+    Work in progress is never dropped, so nothing is compiled twice at a time. Nor is a grammar lost that
+    is in use: once dropped it lives on in whoever uses it, and is found for as long.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -24,6 +27,7 @@ class GrammarCache:
         self._lock = threading.Lock()
         self._entries: OrderedDict[bytes, Future[Outcome]] = OrderedDict()
         self._sizes: dict[bytes, int] = {}
+        self._alive: WeakValueDictionary[bytes, Grammar] = WeakValueDictionary()
 
     @property
     def nbytes(self) -> int:
@@ -38,6 +42,12 @@ class GrammarCache:
             if future is not None:
                 self._entries.move_to_end(key)
                 return future, True
+            grammar = self._alive.get(key)
+            if grammar is not None:
+                future = self._entries[key] = Future()
+                future.set_result(grammar)
+                self._hold(key, grammar)
+                return future, True
             future = self._entries[key] = start()
         future.add_done_callback(lambda done: self._settle(key, done))
         return future, False
@@ -49,10 +59,18 @@ class GrammarCache:
             if outcome is None or isinstance(outcome, GrammarTooComplexError):
                 self._entries.pop(key, None)
                 return
-            self._sizes[key] = 1024 if isinstance(outcome, GrammarError) else outcome.nbytes
-            excess = sum(self._sizes.values()) - self._max_bytes
-            for old in [k for k in self._entries if k in self._sizes]:
-                if excess <= 0:
-                    break
-                excess -= self._sizes.pop(old)
-                del self._entries[old]
+            self._hold(key, outcome)
+
+    def _hold(self, key: bytes, outcome: Outcome) -> None:
+        """Count an outcome, and drop others for it."""
+        if isinstance(outcome, GrammarError):
+            self._sizes[key] = _ERROR_BYTES
+        else:
+            self._sizes[key] = outcome.nbytes
+            self._alive[key] = outcome
+        excess = sum(self._sizes.values()) - self._max_bytes
+        for old in [k for k in self._entries if k in self._sizes]:
+            if excess <= 0:
+                break
+            excess -= self._sizes.pop(old)
+            del self._entries[old]

@@ -17,10 +17,13 @@ from grammars.cache import GrammarCache, Outcome
 from grammars.llg import LlgGrammar
 from grammars.lower import Lowered
 from grammars.pool import WorkerPool
+from grammars.rows import RowCache
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
 
 _THREADS = 2
+_ROW_SHARE = 4
+"""One part in so many of the cache's bytes is for masks."""
 
 
 class Compiler:
@@ -44,14 +47,16 @@ class Compiler:
         self._lock = threading.Lock()
         self._vocabulary = vocabulary
         self._timeout_s = timeout_s
-        self._cache = GrammarCache(cache_bytes)
+        row_bytes = cache_bytes // _ROW_SHARE
+        self._rows = RowCache(row_bytes)
+        self._cache = GrammarCache(cache_bytes - row_bytes)
         self._workers = WorkerPool(vocabulary)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
 
     @property
     def cached_bytes(self) -> int:
-        """Estimated memory of the cached grammars."""
-        return self._cache.nbytes
+        """Memory of the cached grammars, estimated, and masks."""
+        return self._cache.nbytes + self._rows.nbytes
 
     async def compile(self, constraint: Constraint) -> Grammar:
         """The grammar of a constraint; equal ones share it. Cancelling a call leaves others alone.
@@ -83,7 +88,9 @@ class Compiler:
         try:
             checked = self._workers.check(constraint, self._timeout_s)
             lowered = Lowered(checked.source, pickle.loads(checked.sentences))
-            grammar = LlgGrammar(self._vocabulary, lowered, heavy=checked.heavy)
+            # Trackers pass over blanks, but the engine counts them.
+            rows = self._rows if constraint.json.whitespace == "compact" else None
+            grammar = LlgGrammar(self._vocabulary, lowered, heavy=checked.heavy, rows=rows)
             _ = grammar.min_tokens  # worked out here, not on the event loop
             outcome = grammar
         except GrammarError as error:

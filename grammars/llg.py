@@ -12,11 +12,14 @@ import threading
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 
 from grammars.base import GrammarError, MaskRow
 from grammars.lower import Lowered, Sentences
+from grammars.rows import RowCache
 from grammars.schema.tables import Tables
+from grammars.states import STATES_BYTES, State, States
 from grammars.tag_tables import TagTables
 from grammars.tag_tracker import TagTracker
 from grammars.tracking import (
@@ -31,7 +34,7 @@ from grammars.vocab import Vocabulary
 
 _FUEL_FACTOR = 5
 _STATES = 100_000
-_BASE_BYTES = 1 << 19
+_BASE_BYTES = (1 << 19) + STATES_BYTES
 _BYTES_PER_CHAR = 100
 _FAR = 1 << 12
 """With this many tokens left, an end that is not found is no reason to steer."""
@@ -62,15 +65,21 @@ class LlgGrammar:
         lowered: the grammar, in llguidance's own format, and what is known of its sentences.
         heavy: it needs more lexer fuel than usual; its matchers share nothing, so that one that
             runs out does not take others along.
+        rows: where masks are kept; None: nowhere, as is right where a mask depends on more than the
+            tracker knows.
 
     Raises:
         GrammarError: the engine refuses it.
     """
 
-    def __init__(self, vocabulary: Vocabulary, lowered: Lowered, *, heavy: bool = False) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, lowered: Lowered, *, heavy: bool = False, rows: RowCache | None = None
+    ) -> None:
         self.vocabulary = vocabulary
         self.heavy = heavy
-        self.tracker = _tracker(lowered.sentences, vocabulary)
+        self.rows = rows
+        tracker = _tracker(lowered.sentences, vocabulary)
+        self.states = States(tracker) if tracker else None
         self._source = lowered.source
         self._lock = threading.Lock()
         self._template = self._build(heavy=heavy)
@@ -131,11 +140,11 @@ class LlgMatcher:
 
     def __init__(self, grammar: LlgGrammar, matcher: LLMatcher) -> None:
         self._grammar = grammar
-        self._tracker = grammar.tracker
+        self._states = grammar.states
         self._matcher = matcher
         self._tokens: list[int] = []
-        # One point more than tokens: the first is the start.
-        self._points: list[Any] = [grammar.tracker.start] if grammar.tracker else []
+        # One more than tokens: the first is the start.
+        self._path: list[State[Any]] = [grammar.states.start] if grammar.states else []
         self._terminated = False
 
     @property
@@ -157,19 +166,29 @@ class LlgMatcher:
     def fill_mask(self, row: MaskRow) -> None:
         if self._terminated:
             row[:] = 0
-        else:
+            self._allow_end(row, allowed=True)
+            return
+        rows = self._grammar.rows if self._states else None
+        if rows is not None and rows.copy_to(row, self._path[-1]):
+            return
+        self._compute_mask(row)
+        if rows is not None:
+            rows.put(self._path[-1], row)
+
+    def _compute_mask(self, row: MaskRow) -> None:
+        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        if self._matcher.is_error():
+            self._recover()
             self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            if self._matcher.is_error():
-                self._recover()
-                self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            if self._tracker is not None:
-                self._tracker.forbid(row, self._points[-1])
-        complete = self.is_complete
+        if self._states is not None:
+            self._states.forbid(row, self._path[-1])
+        self._allow_end(row, allowed=self._matcher.is_accepting())
+
+    def _allow_end(self, row: MaskRow, *, allowed: bool) -> None:
+        words = row.view(np.uint32)
         for eos in self._grammar.vocabulary.eos_ids:
-            bit = 1 << (eos & 31)
-            word = int(row[eos >> 5]) & 0xFFFFFFFF
-            word = word | bit if complete else word & ~bit
-            row[eos >> 5] = word - (1 << 32) if word >> 31 else word
+            bit = np.uint32(1 << (eos & 31))
+            words[eos >> 5] = words[eos >> 5] | bit if allowed else words[eos >> 5] & ~bit
 
     def accept(self, token_id: int) -> bool:
         if self._terminated:
@@ -183,7 +202,7 @@ class LlgMatcher:
         return self._consume(token_id)
 
     def accept_within(self, token_id: int, budget: int) -> int | None:
-        if self._tracker is None or self._terminated:
+        if self._states is None or self._terminated:
             return token_id if self.accept(token_id) else None
         if not self.accept(token_id):
             return None
@@ -197,12 +216,12 @@ class LlgMatcher:
         return instead if self.accept(instead) else None
 
     def shortest_close(self) -> list[int] | None:
-        if self._tracker is None:
+        if self._states is None:
             return None
         if self._terminated:
             return []
         try:
-            text = self._tracker.close(self._points[-1])
+            text = self._states.close(self._path[-1])
         except NoCloseError:
             return None
         return self._tokenize(text)
@@ -215,14 +234,14 @@ class LlgMatcher:
             count -= 1
         if count:
             del self._tokens[-count:]
-            del self._points[-count:]
+            del self._path[-count:]
             if not self._matcher.rollback(count):
                 self._recover()
 
     def fork(self) -> Self:
         copy = type(self)(self._grammar, self._matcher.deep_copy())
         copy._tokens = self._tokens.copy()
-        copy._points = self._points.copy()
+        copy._path = self._path.copy()
         copy._terminated = self._terminated
         return copy
 
@@ -230,13 +249,13 @@ class LlgMatcher:
         return [] if self._terminated else self._matcher.compute_ff_tokens()
 
     def _consume(self, token_id: int) -> bool:
-        """Advance engine and tracker by a token, both or neither."""
-        if self._tracker is not None:
+        """Advance engine and state by a token, both or neither."""
+        if self._states is not None:
             texts = self._grammar.vocabulary.token_bytes
             if token_id >= len(texts) or not texts[token_id]:
                 return False
             try:
-                point = self._tracker.advance(self._points[-1], texts[token_id])
+                state = self._states.after(self._path[-1], texts[token_id])
             except (RepeatedError, OffGrammarError):
                 return False
         if self._matcher.try_consume_tokens([token_id]) != 1:
@@ -246,18 +265,24 @@ class LlgMatcher:
             if self._matcher.try_consume_tokens([token_id]) != 1:
                 return False
         self._tokens.append(token_id)
-        if self._tracker is not None:
-            self._points.append(point)
+        if self._states is not None:
+            self._path.append(state)
         return True
 
     def _ends_within(self, budget: int) -> bool:
         """Whether the text can be whole after `budget` more tokens."""
-        assert self._tracker is not None
-        point = self._points[-1]
+        assert self._states is not None
+        state = self._path[-1]
         # A token is at least a byte long.
-        if self._tracker.size(point) <= budget:
+        if state.size <= budget:
             return True
-        close = self.shortest_close()
+        try:
+            text = self._states.close(state)
+        except NoCloseError:
+            return budget >= _FAR
+        if len(text) <= budget:
+            return True
+        close = self._tokenize(text)
         return budget >= _FAR if close is None else len(close) <= budget
 
     def _tokenize(self, text: bytes) -> list[int] | None:

@@ -11,6 +11,7 @@ from grammars.schema.closing import Closer
 from grammars.schema.points import Mode, OffGrammarError, Point, RepeatedError
 from grammars.schema.reader import Reader
 from grammars.tag_tables import TagTables
+from grammars.tracking import without_text
 from grammars.vocab import Vocabulary
 
 
@@ -18,11 +19,12 @@ class TagPoint(NamedTuple):
     """A point in the text.
 
     Attributes:
-        seen: in free text its last bytes; in a begin or an end, that so far.
+        seen: in free text its last bytes if a trigger may begin with them; in a begin or an end, that so far.
         begun: whether it is in a begin.
         tag: the tag whose JSON or end it is in, -1 for none.
         inside: where in its JSON; None behind it.
         tags: whether there was a tag before (0, 1).
+        rest: in free text, the bytes of a character that is not complete.
     """
 
     seen: bytes = b""
@@ -30,6 +32,7 @@ class TagPoint(NamedTuple):
     tag: int = -1
     inside: Point | None = None
     tags: int = 0
+    rest: bytes = b""
 
 
 class TagTracker:
@@ -63,11 +66,17 @@ class TagTracker:
     def _free(self, point: TagPoint, byte: bytes) -> TagPoint:
         if point.tags and self._tables.stop_after_first:
             raise OffGrammarError
-        seen = (point.seen + byte)[-self._longest :]
+        seen = point.seen + byte
         trigger = next((t for t in self._tables.triggers if seen.endswith(t)), None)
         if trigger is None:
-            return point._replace(seen=seen)
-        return self._entered(point._replace(seen=trigger, begun=True))
+            return point._replace(seen=self._hopeful(seen), rest=_incomplete(point.rest + byte))
+        return self._entered(point._replace(seen=trigger, begun=True, rest=b""))
+
+    def _hopeful(self, seen: bytes) -> bytes:
+        """The end of `seen` that a trigger may begin with: the longest, and often nothing."""
+        starts = range(max(0, len(seen) - self._longest), len(seen))
+        ends = (seen[start:] for start in starts)
+        return next((end for end in ends if any(t.startswith(end) for t in self._tables.triggers)), b"")
 
     def _begin(self, point: TagPoint, byte: bytes) -> TagPoint:
         return self._entered(point._replace(seen=point.seen + byte))
@@ -87,7 +96,8 @@ class TagTracker:
         if self._repeats[point.tag].is_dead(inside):
             raise RepeatedError
         if inside.mode != Mode.DONE:
-            return point._replace(inside=inside), used
+            kept = inside if self._tables.tags[point.tag][2].has_distinct else without_text(inside)
+            return point._replace(inside=kept), used
         behind = point._replace(inside=None)
         return (behind if self._tables.tags[point.tag][1] else self._left(behind)), used
 
@@ -102,17 +112,19 @@ class TagTracker:
         return TagPoint(tags=1)
 
     def size(self, point: TagPoint) -> float:
-        """Free text may end; elsewhere an end must be looked for."""
+        """Free text may end with its last character; elsewhere an end must be looked for."""
         free = point.tag < 0 and not point.begun
-        return 0 if free and (point.tags or not self._tables.at_least_one) else math.inf
+        may_end = free and (point.tags or not self._tables.at_least_one)
+        return len(_completion(point.rest)) if may_end else math.inf
 
     def close(self, point: TagPoint) -> bytes:
-        if self.size(point) == 0:
-            return b""
+        ending = _completion(point.rest)
+        if self.size(point) == len(ending):
+            return ending
         if point.tag < 0:
             written = point.seen if point.begun else b""
             whole = [
-                begin[len(written) :] + self._closers[index].close(self._readers[index].start) + end
+                ending + begin[len(written) :] + self._closers[index].close(self._readers[index].start) + end
                 for index, (begin, end, _) in enumerate(self._tables.tags)
                 if begin.startswith(written)
             ]
@@ -125,3 +137,23 @@ class TagTracker:
     def forbid(self, row: MaskRow, point: TagPoint) -> None:
         if point.inside is not None:
             self._repeats[point.tag].forbid(row, point.inside)
+
+
+def _incomplete(data: bytes) -> bytes:
+    """The bytes of at most one character; nothing if it is whole."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return data
+    return b""
+
+
+def _completion(rest: bytes) -> bytes:
+    """Bytes that make a character of its beginning."""
+    if not rest:
+        return b""
+    count = 2 if rest[0] < 0xE0 else 3 if rest[0] < 0xF0 else 4
+    # Two beginnings are not followed by the lowest of bytes: that would be too long a form.
+    second = {0xE0: b"\xa0", 0xF0: b"\x90"}.get(rest[0], b"\x80")
+    whole = rest + (second if len(rest) == 1 else b"") + b"\x80\x80"
+    return whole[len(rest) : count]

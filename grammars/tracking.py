@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from grammars.base import MaskRow
-from grammars.regular.ast import NOTHING, Regex
+from grammars.regular.ast import ANYTHING, NOTHING, Regex
 from grammars.regular.derivative import derive_text
 from grammars.regular.questions import TooManyStatesError, shortest
 from grammars.repeats import Repeats
 from grammars.schema.closing import Closer, NoCloseError
-from grammars.schema.points import OffGrammarError, Point, RepeatedError
+from grammars.schema.points import Mode, OffGrammarError, Point, RepeatedError
 from grammars.schema.reader import Reader
 from grammars.schema.tables import Tables
 from grammars.vocab import Vocabulary
@@ -22,7 +23,10 @@ __all__ = ["JsonTracker", "NoCloseError", "OffGrammarError", "RegexTracker", "Re
 
 
 class Tracker(Protocol[P]):
-    """Follows output along a grammar, by immutable points. Shared by the sequences of the grammar."""
+    """Follows output along a grammar, by immutable points. Shared by the sequences of the grammar.
+
+    Equal points are followed by the same texts, whatever came before them.
+    """
 
     start: P
 
@@ -52,13 +56,18 @@ class JsonTracker:
         self._repeats = Repeats(self._reader, vocabulary)
         self._sizes_hold = not tables.fresh_needed
         self._may_repeat = tables.has_names or tables.has_distinct
+        # Where items are compared, so may be any text in them.
+        self._compares = tables.has_distinct
+        self._plain = vocabulary.plain
         self.start: Point = self._reader.start
 
     def advance(self, point: Point, data: bytes) -> Point:
+        if not self._compares and data in self._plain and _takes_any_text(point):
+            return point
         after = self._reader.advance(point, data)
         if self._may_repeat and self._repeats.is_dead(after):
             raise RepeatedError
-        return after
+        return after if self._compares else without_text(after)
 
     def size(self, point: Point) -> float:
         return self._closer.size(point) if self._sizes_hold else math.inf
@@ -69,6 +78,20 @@ class JsonTracker:
     def forbid(self, row: MaskRow, point: Point) -> None:
         if self._may_repeat:
             self._repeats.forbid(row, point)
+
+
+def without_text(point: Point) -> Point:
+    """The same, without the text of a string, which matters only where values are compared."""
+    return replace(point, text="") if point.mode == Mode.QUOTED and point.text else point
+
+
+def _takes_any_text(point: Point) -> bool:
+    """Whether it is in a string of which only the end matters."""
+    return (
+        point.mode == Mode.QUOTED
+        and not point.rest
+        and all(language == ANYTHING for language, _ in point.texts)
+    )
 
 
 class TextPoint(NamedTuple):

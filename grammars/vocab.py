@@ -53,6 +53,11 @@ class Vocabulary:
         return Spellings([b"" if i in barred else text for i, text in enumerate(self.token_bytes)])
 
     @cached_property
+    def plain(self) -> frozenset[bytes]:
+        """The bytes of tokens that are whole characters and, in a JSON string, stand for themselves."""
+        return frozenset(text for text in self.token_bytes if _is_plain(text))
+
+    @cached_property
     def tokenizer(self) -> LLTokenizer:
         """The engine's own tokenizer object; built once (about 0.1 s for 50,000 tokens)."""
         return LLTokenizer(TokenizerWrapper(_Pieces(self)), eos_token=sorted(self.eos_ids))
@@ -65,6 +70,7 @@ class Spellings:
         two_quotes, three_quotes: tokens with at least so many quotation marks.
         ends_bare: tokens with a character of a number or name, and behind it one that ends such a thing.
         escaped_quote: tokens with a backslash and a quotation mark.
+        brackets: tokens with a closing bracket; quote_and_bracket: with a quotation mark before it.
     """
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
@@ -76,6 +82,8 @@ class Spellings:
         self.two_quotes = self._where(lambda text: text.count(b'"') >= 2)
         self.three_quotes = self._where(lambda text: text.count(b'"') >= 3)
         self.ends_bare = self._where(lambda text: _BARE_END.search(text) is not None)
+        self.brackets = self._where(lambda text: b"]" in text or b"}" in text)
+        self.quote_and_bracket = self._where(lambda text: _QUOTE_BRACKET.search(text) is not None)
         self.escaped_quote = self._where(lambda text: b'"' in text and b"\\" in text)
 
     def _where(self, has: Callable[[bytes], bool]) -> npt.NDArray[np.int64]:
@@ -97,6 +105,15 @@ class Spellings:
         return self._ids[start:end]
 
 
+def _is_plain(text: bytes) -> bool:
+    try:
+        return not _NOT_PLAIN.search(text.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+_NOT_PLAIN = re.compile(r'["\\\x00-\x1f]')
+_QUOTE_BRACKET = re.compile(rb'".*[\]}]', re.DOTALL)
 _BARE_END = re.compile(rb"[0-9a-z][,\]} \n]")
 
 

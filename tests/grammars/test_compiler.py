@@ -63,18 +63,48 @@ async def test_a_refusal_is_remembered(fresh: Compiler) -> None:
     await fresh.compile(INTEGER)
 
 
-async def test_the_cache_is_bounded_and_grammars_in_use_live_on(vocabulary: Vocabulary) -> None:
-    compiler = Compiler(vocabulary, timeout_s=5.0, cache_bytes=4 << 20)
+async def test_the_cache_is_bounded_and_grammars_in_use_are_not_lost(vocabulary: Vocabulary) -> None:
+    most = 12 << 20
+    compiler = Compiler(vocabulary, timeout_s=5.0, cache_bytes=most)
+    others = [Constraint.json_schema({"type": "integer", "minimum": bound}) for bound in range(12)]
     try:
         kept = await compiler.compile(INTEGER)
-        for bound in range(12):
-            await compiler.compile(Constraint.json_schema({"type": "integer", "minimum": bound}))
-            assert compiler.cached_bytes <= 4 << 20
-        assert accepts(kept, vocabulary, "7")
-        await compiler.compile(INTEGER)
-        assert compiler.num_compiled == 14
+        matcher = kept.matcher()
+        for constraint in others:
+            grammar = await compiler.compile(constraint)
+            feed(grammar.matcher(), vocabulary, "12345")
+            assert 0 < compiler.cached_bytes <= most
+        # In use, so found, whatever came after it; the last one was used last, the first one is gone.
+        assert await compiler.compile(INTEGER) is kept
+        assert matcher.accept(vocabulary.encode("7")[0])
+        assert (compiler.num_compiled, compiler.num_hits) == (13, 1)
+        await compiler.compile(others[-1])
+        assert (compiler.num_compiled, compiler.num_hits) == (13, 2)
+        await compiler.compile(others[0])
+        assert (compiler.num_compiled, compiler.num_hits) == (14, 2)
     finally:
         compiler.close()
+
+
+async def test_a_grammar_that_is_used_again_outlives_others(vocabulary: Vocabulary) -> None:
+    compiler = Compiler(vocabulary, timeout_s=5.0, cache_bytes=12 << 20)
+    try:
+        for bound in range(12):
+            await compiler.compile(INTEGER)
+            await compiler.compile(Constraint.json_schema({"type": "integer", "minimum": bound}))
+        assert (compiler.num_compiled, compiler.num_hits) == (13, 11)
+    finally:
+        compiler.close()
+
+
+async def test_the_key_is_the_text_of_the_constraint(fresh: Compiler) -> None:
+    """As sent by a client, that is, without the blanks of its JSON."""
+    schema = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}}
+    grammar = await fresh.compile(Constraint.json_schema(schema))
+    for text in (json.dumps(schema), json.dumps(schema, indent=2)):
+        assert await fresh.compile(Constraint.json_schema(json.loads(text))) is grammar
+    # A schema that a client sends as text is taken as it is.
+    assert await fresh.compile(Constraint.json_schema(json.dumps(schema, indent=2))) is not grammar
 
 
 async def test_the_time_limit_kills_and_the_next_constraint_compiles(vocabulary: Vocabulary) -> None:

@@ -270,3 +270,22 @@ def test_types_of_outlines(output_type: Any, valid: str, invalid: str, vocabular
 def test_what_outlines_does_not_know_is_refused() -> None:
     with pytest.raises(GrammarError, match="not an output type"):
         constraint_of(object())
+
+
+@pytest.mark.parametrize("character", ["é", "ࠀ", "日", "퟿", "😀", "\U0010ffff"])
+def test_free_text_between_tags_ends_with_a_whole_character(character: str, vocabulary: Vocabulary) -> None:
+    matcher = _grammar("structural_tag", json.dumps(TAGS), vocabulary).matcher()
+    single = {text: token for token, text in enumerate(vocabulary.token_bytes) if len(text) == 1}
+    data = character.encode()
+    for end in range(1, len(data)):
+        token = single.get(data[end - 1 : end])
+        assert token is not None
+        assert matcher.accept(token)
+        assert not matcher.is_complete
+        close = matcher.shortest_close()
+        assert close is not None
+        rest = b"".join(vocabulary.token_bytes[token] for token in close)
+        assert len((data[:end] + rest).decode()) == 1
+        ended = matcher.fork()
+        assert all(map(ended.accept, close))
+        assert ended.is_complete

@@ -1,0 +1,159 @@
+"""Masks that are kept, against masks that are computed: they must be the same wherever output can be."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grammars.base import GrammarError
+from grammars.llg import LlgGrammar
+from grammars.lower import lower
+from grammars.rows import RowCache
+from grammars.spec import Constraint
+from grammars.states import States
+from grammars.tracking import Tracker
+from grammars.vocab import Vocabulary
+from tests.grammars.driver import mask_of
+from tests.grammars.test_kinds import TAGS
+
+CASES = Path(__file__).parents[1] / "cases"
+SUITE = "json-schema-test-suite-draft2020-12.jsonl"
+SCHEMAS = sorted(
+    {
+        json.dumps(json.loads(line)["schema"])
+        for name in ("probes.jsonl", SUITE)
+        for line in (CASES / name).read_text().splitlines()
+    }
+)
+OTHERS = [
+    Constraint(kind="regex", spec="(yes|no), [a-z ]+\\."),
+    Constraint(kind="regex", spec="(?=.*\\d)[a-zé0-9]{3,12}"),
+    Constraint.choice(["north", "northern", "日本", "日曜日"]),
+    Constraint(kind="gbnf", spec='root ::= ("- " [^\\r\\n]+ "\\n")+'),
+    Constraint(kind="structural_tag", spec=json.dumps(TAGS)),
+    Constraint(kind="json_object"),
+]
+
+
+def _walk(constraint: Constraint, vocabulary: Vocabulary, rng: random.Random, *, walks: int) -> int:
+    """Follow random legal tokens with and without kept masks; how often a kept one was met."""
+    lowered = lower(constraint)
+    rows = RowCache(1 << 26)
+    plain, keeping = LlgGrammar(vocabulary, lowered), LlgGrammar(vocabulary, lowered, rows=rows)
+    met = 0
+    for _ in range(walks):
+        computed, kept = plain.matcher(), keeping.matcher()
+        for _ in range(24):
+            before = rows.nbytes
+            row = mask_of(computed, vocabulary)
+            np.testing.assert_array_equal(mask_of(kept, vocabulary), row, err_msg=constraint.spec)
+            met += rows.nbytes == before
+            legal = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+            short = min(rng.choices(legal, k=6), key=lambda token: len(_text(vocabulary, token)))
+            token = rng.choice([short, rng.choice(legal)])
+            assert computed.accept(token)
+            assert kept.accept(token)
+            if computed.is_exhausted:
+                break
+    return met
+
+
+def _text(vocabulary: Vocabulary, token: int) -> bytes:
+    return vocabulary.token_bytes[token] if token < len(vocabulary.token_bytes) else b""
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_a_place_says_all_that_its_mask_depends_on(part: int, vocabulary: Vocabulary) -> None:
+    rng = random.Random(part)
+    met = 0
+    for schema in rng.sample(SCHEMAS, 12):
+        try:
+            met += _walk(Constraint.json_schema(schema), vocabulary, rng, walks=4)
+        except GrammarError:
+            continue
+    assert met > 50
+
+
+@pytest.mark.parametrize("constraint", OTHERS, ids=lambda constraint: constraint.kind)
+def test_so_it_does_under_other_constraints(constraint: Constraint, vocabulary: Vocabulary) -> None:
+    assert _walk(constraint, vocabulary, random.Random(1), walks=6) > 5
+
+
+def test_rows_are_bounded_and_the_least_recently_used_goes_first() -> None:
+    cache = RowCache(max_bytes=3 * 16)
+    keys = [object() for _ in range(4)]
+    row = np.zeros(4, np.int32)
+    for number, key in enumerate(keys[:3]):
+        cache.put(key, np.full(4, number, np.int32))
+    assert cache.nbytes == 48
+    assert cache.copy_to(row, keys[0])
+    assert row.tolist() == [0] * 4
+    cache.put(keys[3], np.full(4, 3, np.int32))
+    assert cache.nbytes == 48
+    assert not cache.copy_to(row, keys[1])
+    assert row.tolist() == [0] * 4
+    assert [cache.copy_to(row, key) for key in keys] == [True, False, True, True]
+    cache.put(keys[3], np.full(4, 7, np.int32))
+    assert (cache.nbytes, cache.copy_to(row, keys[3]), row.tolist()) == (48, True, [7] * 4)
+
+
+def test_a_kept_row_is_a_copy() -> None:
+    cache = RowCache(max_bytes=1 << 10)
+    row = np.full(4, 5, np.int32)
+    cache.put("key", row)
+    row[:] = 0
+    assert cache.copy_to(row, "key")
+    row[:] = 1
+    assert cache.copy_to(row, "key")
+    assert row.tolist() == [5] * 4
+
+
+class Counting(Tracker[int]):
+    """Counts bytes; counts too how often it was asked."""
+
+    start = 0
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def advance(self, point: int, data: bytes) -> int:
+        self.asked += 1
+        return point + len(data)
+
+    def size(self, point: int) -> float:
+        return max(0, 9 - point)
+
+    def close(self, point: int) -> bytes:
+        self.asked += 1
+        return b"x" * max(0, 9 - point)
+
+    def forbid(self, row: Any, point: int) -> None:
+        pass
+
+
+def test_equal_places_are_one_and_are_asked_for_once() -> None:
+    tracker = Counting()
+    states = States(tracker)
+    by_one = states.after(states.after(states.start, b"a"), b"b")
+    assert by_one is states.after(states.start, b"ab")
+    assert (by_one.point, by_one.size, states.close(by_one)) == (2, 7, b"x" * 7)
+    asked = tracker.asked
+    for _ in range(3):
+        assert states.after(states.start, b"ab") is by_one
+        assert states.close(by_one) == b"x" * 7
+    assert tracker.asked == asked
+
+
+def test_places_are_bounded_and_go_on_where_they_were_forgotten() -> None:
+    states = States(Counting())
+    state = states.start
+    for count in range(1, 5000):
+        state = states.after(state, b"a")
+        assert state.point == count
+    assert len(states._known) <= 1024
+    assert len(states._steps) <= 8192
