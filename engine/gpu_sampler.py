@@ -66,11 +66,10 @@ class GpuSampler(Sampler):
             biases = np.concatenate((biases, values))
         return tokens, counts, biases
 
-    def _mask(self, logits: Tensor, masks: Masks) -> None:
-        bits = torch.from_numpy(masks.bits).to(logits.device)
-        apply_mask(logits, bits, torch.from_numpy(masks.rows).to(logits.device))
-
-    def _choose(self, logits: Tensor, rows: list[SampleRow]) -> Tensor:
+    def _choose(self, logits: Tensor, rows: list[SampleRow], masks: Masks | None) -> Tensor:
+        if masks is not None:
+            bits = torch.from_numpy(masks.bits).to(logits.device)
+            apply_mask(logits, bits, torch.from_numpy(masks.rows).to(logits.device))
         params = [row.params for row in rows]
         seeds = np.array([row.seed & _SEED_MASK for row in rows], np.uint64).view(np.int64)
         floats = torch.tensor([(p.temperature, p.min_p) for p in params]).T.contiguous()

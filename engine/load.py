@@ -21,6 +21,7 @@ from engine.models.loader import embedded_model_path, load_model
 from engine.models.native import NativeDecoder
 from engine.models.native_load import NativeModel, load_native
 from engine.models.spec import ModelSpec
+from engine.native_sampler import NativeSampler
 from engine.runner import Model, ModelRunner
 from engine.sampler import Sampler
 from engine.tokenizer import Tokenizer, load_tokenizer
@@ -72,7 +73,7 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     compiler.warm_up()
     return Engine(
         config=config,
-        runner=ModelRunner(model, _sampler(spec.vocab_size, device), device),
+        runner=ModelRunner(model, _sampler(spec.vocab_size, device, laid), device),
         compiler=compiler,
         tokenizer=tokenizer,
         model_name=config.served_model_name or (path.resolve().name if path.is_dir() else path.stem),
@@ -103,7 +104,9 @@ def _native(
     return model
 
 
-def _sampler(vocab_size: int, device: torch.device) -> Sampler:
+def _sampler(vocab_size: int, device: torch.device, native: NativeModel | None) -> Sampler:
+    if native is not None:
+        return NativeSampler(vocab_size, native.runtime)
     if device.type == "cpu":
         return Sampler(vocab_size)
     from engine.gpu_sampler import GpuSampler  # noqa: PLC0415  # imports Triton, which a CPU does without

@@ -20,14 +20,14 @@ class Restrictions:
 
     def apply(self, logits: Tensor, rows: Sequence[SampleRow]) -> None:
         """Set (in place) the logits [S, V] of what is ruled out to minus infinity."""
-        for row_logits, row in zip(logits, rows, strict=True):
+        for index, row in enumerate(rows):
             if row.params.allowed_token_ids:
                 allowed = torch.tensor(sorted(row.params.allowed_token_ids), device=logits.device)
-                kept = row_logits[allowed]
-                row_logits.fill_(-torch.inf)
-                row_logits[allowed] = kept
+                kept = logits[index, allowed]
+                logits[index].fill_(-torch.inf)
+                logits[index, allowed] = kept
             if completing := self._completing(row):
-                row_logits[torch.tensor(completing, device=logits.device)] = -torch.inf
+                logits[index, torch.tensor(completing, device=logits.device)] = -torch.inf
 
     def record(self, row: SampleRow, token_id: int) -> None:
         """Note what was sampled for a row."""

@@ -50,9 +50,7 @@ class Sampler:
         self._adjust(logits, rows)
         self._restrictions.apply(logits, rows)
         masks = batch.masks.result() if batch.masks is not None else None
-        if masks is not None:
-            self._mask(logits, masks)
-        ids = self._choose(logits, rows)
+        ids = self._choose(logits, rows, masks)
         host_ids = ids.tolist()
         for token_id, row in zip(host_ids, rows, strict=True):
             if row.params.has_penalties:
@@ -66,8 +64,9 @@ class Sampler:
 
     def _adjust(self, logits: Tensor, rows: list[SampleRow]) -> None:
         """Apply (in place) what depends on each row's own parameters and history."""
-        for row_logits, row in zip(logits, rows, strict=True):
-            self._adjust_row(row_logits, row)
+        for index, row in enumerate(rows):
+            if row.params.has_penalties or row.params.logit_bias or row.forbidden:
+                self._adjust_row(logits[index], row)
 
     def _adjust_row(self, logits: Tensor, row: SampleRow) -> None:
         """Apply to one row ([V], in place) what depends on its own parameters and history."""
@@ -87,8 +86,10 @@ class Sampler:
             ruled_out = torch.from_numpy(allowed == 0).to(logits.device)
             logits[row].masked_fill_(ruled_out, _IMPOSSIBLE)
 
-    def _choose(self, logits: Tensor, rows: list[SampleRow]) -> Tensor:
-        """The likeliest token of each greedy row, a drawn one of each other; [S]."""
+    def _choose(self, logits: Tensor, rows: list[SampleRow], masks: Masks | None) -> Tensor:
+        """The likeliest possible token of each greedy row, a drawn one of each other; [S]."""
+        if masks is not None:
+            self._mask(logits, masks)
         highest, ids = logits.max(dim=-1)
         usable = highest.isfinite()
         ids[~usable] = -1

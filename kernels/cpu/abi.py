@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_float, c_int32, c_int64, c_void_p
+from ctypes import c_double, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 from typing import Final
 
@@ -130,9 +130,35 @@ class PackJob(ctypes.Structure):
     )
 
 
+class Draw(ctypes.Structure):
+    """How one row of logits is to be chosen from (src/sample.h); all zero: the likeliest token."""
+
+    _fields_ = (
+        ("mask", c_void_p),
+        ("top_p", c_double),
+        ("noise", c_double),
+        ("temperature", c_float),
+        ("min_p", c_float),
+        ("top_k", c_int32),
+    )
+
+
+class SampleJob(ctypes.Structure):
+    """Rows of logits to be chosen from (src/sample.h)."""
+
+    _fields_ = (
+        ("logits", c_void_p),
+        ("draws", c_void_p),
+        ("chosen", c_void_p),
+        ("rows", c_int64),
+        ("vocab", c_int64),
+        ("mask_words", c_int64),
+    )
+
+
 POINTERS: Final = ("weight", "bias", "q_norm", "k_norm")
 """Fields of `Op` that are addresses."""
-STRUCTS: Final = (Op, Geometry, Step, PackJob)
+STRUCTS: Final = (Op, Geometry, Step, PackJob, Draw, SampleJob)
 STATUS: Final = {
     1: "out of memory",
     2: "a token id is outside the vocabulary",

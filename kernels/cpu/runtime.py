@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu import abi
-from kernels.cpu.abi import Format, Geometry, Op, PackJob, Step
+from kernels.cpu.abi import Format, Geometry, Op, PackJob, SampleJob, Step
 from kernels.cpu.build import Isa, library_path, supported_isas
 from kernels.cpu.errors import NativeStepError, NativeUnavailableError
 
@@ -47,6 +47,7 @@ def _load(isa: Isa) -> ctypes.CDLL:
         "radish_pool_destroy": (None, [c_void_p]),
         "radish_packed_bytes": (c_int64, [c_int32, c_int64, c_int64]),
         "radish_pack": (None, [c_void_p, POINTER(PackJob)]),
+        "radish_sample": (c_int32, [c_void_p, POINTER(SampleJob)]),
         "radish_program_create": (
             c_void_p,
             [c_void_p, POINTER(Geometry), POINTER(Op), c_int64, POINTER(c_int64), c_int64],
@@ -157,6 +158,15 @@ class Runtime:
             )
             self._library.radish_pack(self.pool, byref(job))
         return Packed(memory=memory, format=target, n=n, k=k)
+
+    def sample(self, job: SampleJob) -> None:
+        """Choose a token from each row of logits, on the threads of the steps; between two of them.
+
+        Raises:
+            NativeStepError: out of memory.
+        """
+        if status := self._library.radish_sample(self.pool, byref(job)):
+            raise NativeStepError(abi.STATUS[status])
 
     def program(self, geometry: Geometry, ops: Sequence[Op], row_bytes: Sequence[int]) -> Program:
         """Lay a program down. What its pointers point to must outlive it."""

@@ -12,6 +12,7 @@
 #include "packed.h"
 #include "pool.h"
 #include "rows.h"
+#include "sample.h"
 
 namespace radish {
 namespace {
@@ -132,7 +133,8 @@ extern "C" {
 
 // Sizes by which the caller checks that it describes the structs as this library does.
 int64_t radish_struct_bytes(int32_t which) {
-  const int64_t sizes[] = {sizeof(radish::Op), sizeof(radish::Geometry), sizeof(radish::Step), sizeof(radish::PackJob)};
+  const int64_t sizes[] = {sizeof(radish::Op), sizeof(radish::Geometry), sizeof(radish::Step), sizeof(radish::PackJob),
+                           sizeof(radish::Draw), sizeof(radish::SampleJob)};
   return sizes[which];
 }
 
@@ -152,6 +154,10 @@ int64_t radish_packed_bytes(int32_t format, int64_t n, int64_t k) {
   return n / radish::kPanel * radish::panel_bytes(format, k);
 }
 void radish_pack(void* pool, const radish::PackJob* job) { radish::pack(*static_cast<radish::Pool*>(pool), *job); }
+
+int32_t radish_sample(void* pool, const radish::SampleJob* job) {
+  return radish::sample(*static_cast<radish::Pool*>(pool), *job) ? radish::kOk : radish::kNoMemory;
+}
 
 void* radish_program_create(void* pool, const radish::Geometry* geometry, const radish::Op* ops, int64_t op_count,
                             const int64_t* row_bytes, int64_t buffer_count) {

@@ -68,6 +68,17 @@ inline F keep(F x, int low, int high, float other) {
   return result;
 }
 
+// Lanes of x whose bit is set, lane 0 the lowest; `other` in the rest.
+inline F keep_bits(F x, uint32_t bits, float other) {
+  const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  for (int i = 0; i < 2; ++i) {
+    const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits >> (8 * i))), lane);
+    const __m256 chosen = _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, lane));
+    x.v[i] = _mm256_blendv_ps(_mm256_set1_ps(other), x.v[i], chosen);
+  }
+  return x;
+}
+
 // 2^n for the whole number n in each lane (-126..127), times x.
 inline F scale2(F x, F n) {
   for (int i = 0; i < 2; ++i) {

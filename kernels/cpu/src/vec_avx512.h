@@ -45,6 +45,11 @@ inline F keep(F x, int low, int high, float other) {
   return {_mm512_mask_blend_ps(static_cast<__mmask16>(below_high & ~below_low), _mm512_set1_ps(other), x.v)};
 }
 
+// Lanes of x whose bit is set, lane 0 the lowest; `other` in the rest.
+inline F keep_bits(F x, uint32_t bits, float other) {
+  return {_mm512_mask_blend_ps(static_cast<__mmask16>(bits), _mm512_set1_ps(other), x.v)};
+}
+
 // 2^n for the whole number n in each lane, times x.
 inline F scale2(F x, F n) { return {_mm512_scalef_ps(x.v, n.v)}; }
 inline F nearest(F x) { return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }

@@ -73,6 +73,11 @@ inline F keep(const F& x, int low, int high, float other) {
   return each([&](int i) { return i >= low && i < high ? x.v[i] : other; });
 }
 
+// Lanes of x whose bit is set, lane 0 the lowest; `other` in the rest.
+inline F keep_bits(const F& x, uint32_t bits, float other) {
+  return each([&](int i) { return bits >> i & 1 ? x.v[i] : other; });
+}
+
 // 2^n for the whole number n in each lane (-126..127), times x.
 inline F scale2(const F& x, const F& n) {
   return each([&](int i) {
