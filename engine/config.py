@@ -62,6 +62,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_batch_tokens: Annotated[
         int, _Meta(ge=1, description="Token budget of one step.", extra={"unit": "tokens"})
     ] = 512
+    step_aim: Annotated[
+        float,
+        _Meta(
+            ge=0,
+            description="Longest step wanted while answers are decoded, or twice a step without prompts if "
+            "that is longer; prompts are cut to fit. 0: any.",
+            extra={"unit": "s"},
+        ),
+    ] = 0.05
     max_running: Annotated[
         int, _Meta(ge=1, description="Sequences that run at the same time.", extra={"unit": "sequences"})
     ] = 64

@@ -17,6 +17,7 @@ from engine.config import Config
 from engine.detokenizer import Detokenizer
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
 from engine.history import History
+from engine.pace import Pace
 from engine.page_pool import PagePool
 from engine.prefix_tree import PrefixTree
 from engine.request import GenerateRequest, Request, Sequence
@@ -66,12 +67,14 @@ class Engine:
         self.history = History()
         self._tree = PrefixTree(config.page_size) if config.prefix_cache else None
         self._pool = PagePool(num_pages, config.page_size)
+        pace = Pace(config.step_aim, config.max_batch_tokens)
         self._scheduler = Scheduler(
             self._pool,
             self._tree,
             self.stats,
             max_batch_tokens=config.max_batch_tokens,
             max_running=config.max_running,
+            pace=pace,
         )
         self._loop = StepLoop(
             config=config,
@@ -79,6 +82,7 @@ class Engine:
             runner=runner,
             stats=self.stats,
             history=self.history,
+            pace=pace,
             eos_ids=tokenizer.eos_ids,
             vocab_size=vocab_size,
             finish=self._finish,

@@ -1,10 +1,10 @@
 """Decides, step by step, which tokens of which sequences are computed and in which pages they land.
 
 There are no phases: a sequence needs `unscheduled` tokens run, one in decode, many in prefill or after
-a preemption, and gets as many as the step's token budget allows. Decoding sequences come first, so a
-long prompt never stalls them. While prompts are in progress, half of the rest is for waiting ones that
-fit whole, so a long prompt stalls no short one either; then come the prompts in progress, then any
-waiting ones (`engine.waiting` says whose turn it is).
+a preemption, and gets as many as the step's token budget allows. Decoding sequences come first, and what
+prompts may add to them is bounded in time (`engine.pace`), so a long prompt never stalls them. While a
+long one is in progress, half of the rest is for short ones, running or waiting, so it stalls no short one
+either; then come the prompts in progress, then any waiting ones (`engine.waiting` says whose turn it is).
 
 A plan may be made while the step before it is still running on the device. That is safe without any
 fence because steps run in the order they were planned: a page freed here may still be written by the
@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from engine.admission import OutputReserve
+from engine.pace import Pace
 from engine.page_pool import PagePool
 from engine.prefix_tree import Prefix, PrefixTree
 from engine.request import Sequence
@@ -25,7 +26,7 @@ from engine.stats import PageCounts, Stats
 from engine.waiting import WaitingQueue
 
 _LONG_LOOKUPS = 4
-"""How many waiting prompts too long for a share are looked up in the tree each step: what is cached of them
+"""How many waiting prompts too long to be short are looked up in the tree each step: what is cached of them
 may make them short, but looking takes time."""
 
 
@@ -70,12 +71,16 @@ class Scheduler:
         *,
         max_batch_tokens: int,
         max_running: int,
+        pace: Pace,
     ) -> None:
         self._pool = pool
         self._tree = tree
         self._stats = stats
         self._max_batch_tokens = max_batch_tokens
         self._max_running = max_running
+        self._pace = pace
+        self._short = max_batch_tokens // 2
+        """Tokens to run, at most, of what counts as a short prompt."""
         self._reserve = OutputReserve(pool.page_size)
         self.waiting = WaitingQueue()
         self.running: dict[int, Sequence] = {}
@@ -92,8 +97,15 @@ class Scheduler:
         ordered = sorted(self.running.values(), key=lambda sequence: sequence.order)
         prompts = [sequence for sequence in ordered if sequence.unscheduled > 1]
         self._schedule_all([sequence for sequence in ordered if sequence.unscheduled <= 1], plan)
-        if prompts:
-            self._admit(plan, share=plan.budget // 2)
+        if plan.rows:
+            plan.budget = min(plan.budget, self._pace.prompt_tokens)
+        short = [sequence for sequence in prompts if sequence.unscheduled <= self._short]
+        if len(short) < len(prompts):
+            kept = plan.budget - plan.budget // 2
+            plan.budget -= kept
+            self._schedule_all(short, plan)
+            self._admit(plan, longest=self._short)
+            plan.budget += kept
         self._schedule_all(prompts, plan)
         self._admit(plan)
         self._reserve.decay()
@@ -138,7 +150,8 @@ class Scheduler:
 
     def _schedule_all(self, sequences: list[Sequence], plan: Plan) -> None:
         for sequence in sequences:
-            if sequence.id in self.running:  # not preempted for one before it
+            # Not preempted for one before it, and not in the plan already.
+            if sequence.id in self.running and sequence.id not in plan.rows:
                 self._schedule(sequence, plan)
 
     def _schedule(self, sequence: Sequence, plan: Plan) -> None:
@@ -194,36 +207,33 @@ class Scheduler:
 
     # -- waiting sequences -------------------------------------------------------------------------
 
-    def _admit(self, plan: Plan, share: int | None = None) -> None:
+    def _admit(self, plan: Plan, longest: int | None = None) -> None:
         """Start waiting sequences by turns while budget, places and pages last.
 
         One whose prefix is being computed by a running sequence is passed over until it can share it.
 
         Args:
-            share: admit only what runs whole in that many tokens, all together; None: whatever comes.
+            longest: admit only what has that many tokens to run at most; None: whatever comes.
         """
-        budget = plan.budget if share is None else share
         passed_over = long = 0
         tenants = Counter(sequence.request.tenant for sequence in self.running.values())
         for sequence in self.waiting.turns(tenants):
-            if budget == 0 or len(self.running) >= self._max_running or passed_over >= self._max_running:
+            if plan.budget == 0 or len(self.running) >= self._max_running or passed_over >= self._max_running:
                 return
-            if share is not None and sequence.length > budget:
+            if longest is not None and sequence.length > longest:
                 long += 1
                 if long > _LONG_LOOKUPS:
                     continue
             prefix = self._match(sequence)
             cached = len(prefix.pages) * self._pool.page_size
-            too_long = share is not None and sequence.length - cached > budget
+            too_long = longest is not None and sequence.length - cached > longest
             if too_long or self._is_in_flight(sequence, len(prefix.pages)):
                 passed_over += 1
             elif not self._try_start(sequence, prefix):
                 return
             else:
                 self.waiting.start(sequence)
-                before = plan.budget
                 self._schedule(sequence, plan)
-                budget -= before - plan.budget
 
     def _match(self, sequence: Sequence) -> Prefix:
         """The cached prefix; never all of the sequence, since its last token must run to give logits, as

@@ -28,6 +28,7 @@ from engine.history import History
 from engine.isolation import IsolatingRunner
 from engine.masks import fill_masks
 from engine.outputs import accept_token, append_forced_tokens
+from engine.pace import Pace
 from engine.request import Sequence
 from engine.scheduler import Plan, Row, Scheduler
 from engine.stats import Stats
@@ -74,6 +75,7 @@ class StepLoop:
         runner: Runner,
         stats: Stats,
         history: History,
+        pace: Pace,
         eos_ids: frozenset[int],
         vocab_size: int,
         finish: Callable[[Sequence, Update], None],
@@ -84,6 +86,7 @@ class StepLoop:
         self._runner = IsolatingRunner(runner)
         self._stats = stats
         self._history = history
+        self._pace = pace
         self._eos_ids = eos_ids
         self._mask_words = -(-vocab_size // 32)
         self._finish = finish
@@ -206,6 +209,10 @@ class StepLoop:
         self._stats.step_forward.observe(output.forward_s)
         self._stats.step_sample.observe(output.sample_s)
         failed = self._commit(step, output)
+        counts = [row.stop - row.start for row in step.plan.rows.values()]
+        if min(counts) == 1:
+            prompt_tokens = sum(count for count in counts if count > 1)
+            self._pace.ran(prompt_tokens=prompt_tokens, seconds=output.forward_s + output.sample_s)
         now = time.monotonic()
         self._history.record_step(
             step.plan.rows.values(), cached=step.cached_tokens, launched=step.launched, landed=now

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.assemble import assemble
 from engine.batch import Batch
 from engine.detokenizer import Detokenizer
+from engine.pace import Pace
 from engine.page_pool import PagePool
 from engine.params import SamplingParams
 from engine.prefix_tree import PrefixTree
@@ -39,8 +40,14 @@ class Rig:
         self.pool = PagePool(num_pages, page_size)
         self.tree = PrefixTree(page_size) if shares else None
         self.stats = Stats()
+        self.pace = Pace(0.05, budget)
         self.scheduler = Scheduler(
-            self.pool, self.tree, self.stats, max_batch_tokens=budget, max_running=max_running
+            self.pool,
+            self.tree,
+            self.stats,
+            max_batch_tokens=budget,
+            max_running=max_running,
+            pace=self.pace,
         )
         self.runner = FakeRunner(num_pages=num_pages, page_size=page_size)
         self.live: list[Sequence] = []
@@ -197,11 +204,26 @@ def test_a_long_prompt_in_progress_leaves_half_to_short_ones() -> None:
     assert sizes(rig.scheduler.plan()) == {long.id: 16}
     other = rig.submit(list(range(50, 150)), 1)
     short = [rig.submit([n, n, n], 1) for n in range(4)]
-    assert sizes(rig.scheduler.plan()) == {short[0].id: 3, short[1].id: 3, long.id: 10}
+    assert sizes(rig.scheduler.plan()) == {short[0].id: 3, short[1].id: 3, short[2].id: 2, long.id: 8}
     assert other in rig.scheduler.waiting
-    assert sizes(rig.scheduler.plan()) == {short[2].id: 3, short[3].id: 3, long.id: 10}
+    assert sizes(rig.scheduler.plan()) == {short[2].id: 1, short[3].id: 3, long.id: 12}
     assert sizes(rig.scheduler.plan()) == {long.id: 16}
-    assert long.scheduled == 16 + 10 + 10 + 16
+    assert long.scheduled == 16 + 8 + 12 + 16
+
+
+def test_prompts_add_to_decoding_what_the_pace_allows() -> None:
+    """Short and long ones share it; without anyone who decodes there is no such limit."""
+    rig = Rig(num_pages=256, budget=32, max_running=8)
+    stream = rig.submit([1], 50)
+    rig.step()
+    rig.pace._limit = 6
+    long = rig.submit(list(range(100)), 1)
+    short = rig.submit(list(range(50, 60)), 1)
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1, long.id: 6}
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1, short.id: 3, long.id: 3}
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1, short.id: 3, long.id: 3}
+    rig.end(stream)
+    assert sizes(rig.scheduler.plan()) == {short.id: 4, long.id: 28}
 
 
 def test_a_cached_prefix_makes_a_long_prompt_short() -> None:
