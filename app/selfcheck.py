@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from app.cli import CommandFailedError
+from app.progress import progress_bar
 from engine.config import Config
 from engine.errors import ConfigError
 from engine.models.errors import ModelError
@@ -42,11 +43,13 @@ Load = Callable[[Config], "Engine"]
 
 def run(config: Config) -> int:
     """Check the configured model; returns the exit code."""
-    # Imported here because it imports torch: that takes seconds, and `--help` must not wait for it.
-    from engine.load import load_engine  # noqa: PLC0415
-
     try:
-        differences = asyncio.run(check(config, lambda config: load_engine(config, lambda stage, part: None)))
+        with progress_bar() as progress:
+            progress("Starting torch", 0.0)
+            # Imported here because it imports torch: that takes seconds, and `--help` must not wait for it.
+            from engine.load import load_engine  # noqa: PLC0415
+
+            differences = asyncio.run(check(config, lambda config: load_engine(config, progress), progress))
     except (ModelError, ConfigError) as error:
         raise CommandFailedError(str(error)) from error
     for way, count in differences.items():
@@ -55,14 +58,24 @@ def run(config: Config) -> int:
     return 1 if any(differences.values()) else 0
 
 
-async def check(config: Config, load: Load) -> dict[str, int]:
-    """How many answers differ from those given alone and cold, by way of asking."""
+async def check(config: Config, load: Load, progress: Callable[[str, float], None]) -> dict[str, int]:
+    """How many answers differ from those given alone and cold, by way of asking.
+
+    Args:
+        progress: told how the mix is being asked.
+    """
     async with _started(load(config)) as engine:
+        progress("Asking with an empty cache", 0.0)
         cold = await _alone(engine, flush=True)
-        ways = {"warm": await _alone(engine, flush=False), "batched": await _together(engine)}
+        progress("Asking with a warm cache", 0.0)
+        ways = {"warm": await _alone(engine, flush=False)}
+        progress("Asking all at once", 0.0)
+        ways["batched"] = await _together(engine)
     async with _started(load(msgspec.structs.replace(config, max_batch_tokens=_CHUNK))) as engine:
+        progress("Asking in chunks", 0.0)
         ways["chunked"] = await _together(engine)
     async with _started(await _with_small_pool(config, load)) as engine:
+        progress("Asking in a small pool", 0.0)
         ways["preempted"] = await _together(engine)
         if not engine.stats.preemptions:
             raise CommandFailedError("nothing was preempted, so nothing is known of preemption")

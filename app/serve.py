@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 import uvloop
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from app.cli import CommandFailedError
 from app.logs import formatter
+from app.progress import progress_bar
 from engine.config import Config
 from engine.errors import ConfigError
 from engine.models.errors import ModelError
@@ -28,7 +27,7 @@ OPTIONS = Config
 def run(config: Config) -> int:
     """Serve until told to stop; returns the exit code."""
     _set_up_logging(config)
-    with _progress_bar() as progress, _one_line_errors(config):
+    with progress_bar() as progress, _one_line_errors(config):
         progress("Starting torch", 0.0)
         # Imported here because they import torch: that takes seconds, and `--help` must not wait for it.
         from app.server import create_app, listen, serve  # noqa: PLC0415
@@ -71,16 +70,6 @@ def _one_line_errors(config: Config) -> Iterator[None]:
     except OSError as error:
         where = error.filename or f"cannot listen on {config.host}:{config.port}"
         raise CommandFailedError(f"{where}: {error.strerror or error}") from error
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A function that shows what is being done and the fraction that is done; on a terminal only."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
-        bar = bars.add_task("", total=1.0)
-        yield lambda stage, fraction: bars.update(bar, description=stage, completed=fraction)
 
 
 def _set_up_logging(config: Config) -> None:

@@ -27,7 +27,7 @@ from engine.sampler import Sampler
 from engine.tokenizer import Tokenizer, load_tokenizer
 from grammars.compiler import Compiler
 from grammars.vocab import Vocabulary
-from kernels.cpu.build import supported_isas
+from kernels.cpu.build import is_built, supported_isas
 from kernels.cpu.errors import NativeUnavailableError
 from kernels.cpu.runtime import Runtime
 
@@ -52,7 +52,7 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     device = _device(config)
     dtype = _dtype(config, device)
     path = Path(config.model) if config.model else embedded_model_path()
-    progress("reading the tokenizer", 0.0)
+    progress("Reading the tokenizer", 0.0)
     tokenizer = load_tokenizer(path)
     laid = _native(config, path, dtype, threads, progress) if device.type == "cpu" else None
     loaded = laid or load_model(path, dtype=dtype, device=device, progress=progress)
@@ -61,7 +61,7 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     # Rotary angles that are stretched for long contexts are chosen by the longest one that is served.
     spec = msgspec.structs.replace(loaded.spec, max_position=max_context)
     num_pages = _num_pages(config, spec, dtype, device)
-    progress("laying out the model", 1.0)
+    progress("Reserving memory", 0.0)
     model: Model
     if isinstance(loaded, NativeModel):
         model = NativeDecoder(replace(loaded, spec=spec), num_pages=num_pages, page_size=config.page_size)
@@ -88,6 +88,8 @@ def _native(
 ) -> NativeModel | None:
     """The model as one native call a step; None, and a warning, where that cannot be had."""
     try:
+        if not is_built(supported_isas()[0]):
+            progress("Compiling the native step", 0.0)
         runtime = Runtime(threads)
     except NativeUnavailableError as error:
         if config.quantize != "none":

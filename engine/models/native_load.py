@@ -39,11 +39,12 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 def lay_down(
-    spec: ModelSpec, weights: Weights, runtime: Runtime, quantize: Quantize | None = None
+    spec: ModelSpec, weights: Weights, runtime: Runtime, quantize: Quantize | None, progress: Progress
 ) -> NativeModel:
     """Pack weights, which are not needed afterwards."""
+    label = "Quantizing weights" if quantize else "Packing weights"
     plan = Planner(spec, runtime, weight_format(weights, quantize))
-    plan.lay(weights)
+    plan.lay(weights, lambda done: progress(label, done))
     note = msgspec.json.encode(_Note(spec, plan.kv_format))
     return NativeModel(spec=spec, runtime=runtime, image=plan.image(note), kv_format=plan.kv_format)
 
@@ -59,12 +60,12 @@ def load_native(
     if not path.exists():
         raise ModelError(f"{path}: there is no such file or directory")
     cache = WeightCache(path, runtime, quantize or str(dtype).removeprefix("torch."))
+    progress("Reading packed weights", 0.0)
     image = cache.read()
     if image is not None:
-        progress("Loading weights", 1.0)
         note = msgspec.json.decode(image.note, type=_Note)
         return NativeModel(spec=note.spec, runtime=runtime, image=image, kv_format=Format(note.kv_format))
     loaded = load_model(path, dtype=dtype, device=torch.device("cpu"), progress=progress)
-    model = lay_down(loaded.spec, loaded.weights, runtime, quantize)
+    model = lay_down(loaded.spec, loaded.weights, runtime, quantize, progress)
     cache.write_in_background(model.image)
     return model

@@ -4,7 +4,7 @@ and buffers they point to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -52,8 +52,13 @@ class Planner:
     def kv_dtype(self) -> torch.dtype:
         return torch.float32 if self.kv_format == Format.F32 else torch.bfloat16
 
-    def lay(self, weights: Weights) -> None:
-        """The whole step, from token ids to logits."""
+    def lay(self, weights: Weights, progress: Callable[[float], None]) -> None:
+        """The whole step, from token ids to logits.
+
+        Args:
+            progress: told how much is done (0 to 1).
+        """
+        progress(0.0)
         spec = self.spec
         residual = self._buffer(spec.hidden_size, Format.F32)
         normed = self._buffer(spec.hidden_size, self.format)
@@ -63,6 +68,7 @@ class Planner:
         for index, layer in enumerate(weights.layers):
             self._attention(index, layer, residual, normed, layer_buffers)
             self._mlp(layer, residual, normed, layer_buffers)
+            progress((index + 1) / spec.num_layers)
         self._norm(weights.norm, residual, 0, kind=Kind.HIDDEN)
         self._norm(weights.norm, residual, normed, rows=Rows.SAMPLING, gather=1)
         self._linear(head, normed, 0, Epilogue.LOGITS, rows=Rows.SAMPLING, columns=spec.vocab_size)

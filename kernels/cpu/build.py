@@ -59,13 +59,22 @@ def library_path(isa: Isa) -> Path:
     Raises:
         NativeUnavailableError: there is no compiler, it failed, or the cache cannot be written.
     """
-    path = cache_directory("kernels") / f"step-{isa}-{_digest(isa)}.so"
+    path = _place(isa)
     try:
         if not path.exists():
             _build(isa, path)
     except OSError as error:
         raise NativeUnavailableError(f"cannot build in {path.parent}: {error}") from error
     return path
+
+
+def is_built(isa: Isa) -> bool:
+    """Whether `library_path` has nothing to compile, which takes up to a minute.
+
+    Raises:
+        NativeUnavailableError: the user has no home.
+    """
+    return _place(isa).exists()
 
 
 def cache_directory(kind: str) -> Path:
@@ -79,6 +88,10 @@ def cache_directory(kind: str) -> Path:
         return (Path(root) if root else Path.home() / ".cache") / "radish" / kind
     except RuntimeError as error:
         raise NativeUnavailableError(f"{error} Set XDG_CACHE_HOME.") from error
+
+
+def _place(isa: Isa) -> Path:
+    return cache_directory("kernels") / f"step-{isa}-{_digest(isa)}.so"
 
 
 def _cpu_features() -> frozenset[str]:

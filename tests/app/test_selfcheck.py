@@ -23,7 +23,11 @@ def load(config: Config) -> Engine:
 
 
 async def test_a_right_engine_passes() -> None:
-    assert await check(Config(), load) == {"warm": 0, "batched": 0, "chunked": 0, "preempted": 0}
+    told: list[str] = []
+    found = await check(Config(), load, lambda stage, fraction: told.append(stage))
+    assert found == {"warm": 0, "batched": 0, "chunked": 0, "preempted": 0}
+    ways = ("with an empty cache", "with a warm cache", "all at once", "in chunks", "in a small pool")
+    assert told == [f"Asking {way}" for way in ways]
 
 
 async def test_what_depends_on_the_batch_is_found() -> None:
@@ -38,5 +42,5 @@ async def test_what_depends_on_the_batch_is_found() -> None:
         engine._loop._runner.runner.script = script  # type: ignore[attr-defined]  # it is a fake
         return engine
 
-    found = await check(Config(), load_wrong)
+    found = await check(Config(), load_wrong, lambda stage, fraction: None)
     assert found == {"warm": 0, "batched": 0, "chunked": 12, "preempted": 0}

@@ -50,7 +50,8 @@ class NativeSequences(PagedSequences):
         seed: int = 0,
     ) -> None:
         super().__init__(model, num_pages=num_pages, page_size=page_size, seed=seed)
-        laid = lay_down(model.spec, model.weights, Runtime(threads, isa), quantize)
+        runtime = Runtime(threads, isa)
+        laid = lay_down(model.spec, model.weights, runtime, quantize, lambda _label, _fraction: None)
         decoder = NativeDecoder(laid, num_pages=num_pages, page_size=page_size)
         ctypes.memset(decoder.kv.address, 0xFF, decoder.kv.size)
         self.decoder = decoder
