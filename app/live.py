@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 import msgspec
 from starlette.requests import Request
@@ -125,7 +126,7 @@ class Reader:
 class LiveFeed:
     """ASGI endpoint: a frame now and then one every `period` seconds (a query parameter), as events.
 
-    Frames that a slow client does not take are left out, not queued. The feed ends when the engine stops.
+    Frames that a slow client does not take are left out, not queued. The feed ends when the server begins to.
     """
 
     def __init__(self, live: Live) -> None:
@@ -140,9 +141,10 @@ class LiveFeed:
     async def _feed(self, state: AppState, period_s: float, send: Send) -> None:
         reader = Reader(self._live)
         async with EventStream(send, heartbeat_s=state.config.heartbeat) as events:
-            while state.engine.is_alive:
+            while state.engine.is_alive and not state.draining.is_set():
                 await events.write(event(msgspec.json.encode(reader.frame())))
-                await asyncio.sleep(period_s)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(state.draining.wait(), period_s)
 
 
 class LiveSnapshot:

@@ -24,6 +24,7 @@ from app.protocol import (
     refuse_unsupported,
 )
 from app.replies import Exchange, Identity
+from app.request_info import RequestInfo
 from app.responses_input import messages_of, messages_of_output
 from app.responses_reply import ResponsesReply, ResponsesWire
 from app.responses_store import StoredResponse
@@ -51,7 +52,8 @@ class ResponsesEndpoint(GenerateEndpoint):
             return
         stored = state.responses.get(reply.draft.id, "response_id")
         stored.generation = exchange.generation
-        state.responses.run(_make(state, exchange, stored))
+        info: RequestInfo = request.scope["radish"]
+        info.recording = state.responses.run(_make(state, exchange, stored))
         await json_response(reply.draft)(request.scope, request.receive, send)
 
 

@@ -64,11 +64,12 @@ class ResponseStore:
             stored.generation.abort()
         self._drop(id_)
 
-    def run(self, work: Coroutine[None, None, None]) -> None:
+    def run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run what makes a response in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _drop(self, id_: str) -> None:
         stored = self._stored.pop(id_, None)

@@ -262,7 +262,7 @@ async def _drain_when_told(
 ) -> None:
     await stop.get()
     state: AppState = app.state.radish
-    state.draining = True
+    state.draining.set()
     drained = asyncio.create_task(state.engine.drain(config.drain_timeout))
     again = asyncio.create_task(stop.get())
     try:

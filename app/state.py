@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from app.bodies import decode
+from app.caller import current_caller
 from app.errors import ApiError, bad_request, from_grammar, from_template, unavailable
 from app.messages import plain_messages
 from app.protocol import ChatRequest, SamplingFields, refuse_unsupported
@@ -45,7 +46,8 @@ class AppState:
         self.config = config
         self.model_name = config.served_model_name or engine.model_name
         self.started_at = int(time.time())
-        self.draining = False
+        self.draining = asyncio.Event()
+        """Set once the server was told to stop."""
         self.responses = ResponseStore(capacity=_MOST_RESPONSES, max_messages=_MOST_MESSAGES)
         self.streams = StreamStore(capacity=_MOST_STREAMS, retention_s=config.resume_timeout)
         tokenizer = engine.tokenizer
@@ -67,7 +69,7 @@ class AppState:
     @property
     def is_ready(self) -> bool:
         """Whether new requests are taken."""
-        return self.engine.is_ready and not self.draining
+        return self.engine.is_ready and not self.draining.is_set()
 
     def check_ready(self) -> None:
         """Raises ApiError 503 unless new requests are taken."""
@@ -148,7 +150,9 @@ class AppState:
         if wanted is None:
             return None
         try:
-            return await self.engine.compiler.compile(wanted.constraint)
+            return await self.engine.compiler.compile(
+                wanted.constraint, namespace=current_caller.get().namespace
+            )
         except GrammarError as error:
             raise from_grammar(error, wanted.field) from None
 

@@ -58,14 +58,17 @@ class Compiler:
         """Memory of the cached grammars, estimated, and masks."""
         return self._cache.nbytes + self._rows.nbytes
 
-    async def compile(self, constraint: Constraint) -> Grammar:
-        """The grammar of a constraint; equal ones share it. Cancelling a call leaves others alone.
+    async def compile(self, constraint: Constraint, *, namespace: str = "") -> Grammar:
+        """The grammar of a constraint. Cancelling a call leaves others alone.
+
+        Args:
+            namespace: equal constraints of one namespace share a grammar; no time tells what others have.
 
         Raises:
             GrammarError: it cannot be enforced exactly, or not within the limits of time and memory.
         """
         # With the text as it came: two schemas that differ in the order of properties are two grammars.
-        key = sha256(msgspec.msgpack.encode(constraint)).digest()
+        key = sha256(msgspec.msgpack.encode((namespace, constraint))).digest()
         future, hit = self._cache.get(key, partial(self._threads.submit, self._compile, constraint))
         self.num_hits += hit
         outcome = await asyncio.shield(asyncio.wrap_future(future))

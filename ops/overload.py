@@ -16,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -82,6 +82,7 @@ class Traffic:
             "max_tokens": _MAX_TOKENS,
             "ignore_eos": True,
             "stream": True,
+            "stream_options": {"include_usage": True},
             **fields,
         }
         try:
@@ -95,10 +96,9 @@ class Traffic:
         phase.end = phase.begin + seconds
 
         async def one() -> None:
-            client = self.client()
-            while time.perf_counter() < phase.end:
-                await self.ask(client, phase)
-            client.close()
+            with closing(self.client()) as client:
+                while time.perf_counter() < phase.end:
+                    await self.ask(client, phase)
 
         await asyncio.gather(*(one() for _ in range(clients)))
 
@@ -122,16 +122,15 @@ class Traffic:
         for client in idle:
             client.close()
 
-    async def flood(self, phase: Phase, stop: asyncio.Event) -> None:
+    async def flood(self, phase: Phase) -> None:
         """One prompt of 8,000 tokens after another, four at a time."""
         numbers = random.Random("flood")
 
         async def one() -> None:
-            client = self.client()
-            while not stop.is_set():
-                text = " ".join(str(numbers.randrange(10)) for _ in range(3960))
-                await self.ask(client, phase, [{"role": "user", "content": text}], max_tokens=1)
-            client.close()
+            with closing(self.client()) as client:
+                while True:
+                    text = " ".join(str(numbers.randrange(10)) for _ in range(3960))
+                    await self.ask(client, phase, [{"role": "user", "content": text}], max_tokens=1)
 
         await asyncio.gather(*(one() for _ in range(4)))
 
@@ -172,12 +171,12 @@ async def goodput(traffic: Traffic, seconds: float, pid: int) -> list[str]:
 async def flood(traffic: Traffic, seconds: float) -> list[str]:
     """A flood of long prompts; returns the promises that were broken."""
     before, during, after = Phase("calm"), Phase("flooded"), Phase("calm again")
-    flooding, stop = Phase("flood"), asyncio.Event()
+    flooding = Phase("flood")
     await traffic.closed(4, before, seconds / 2)
-    task = asyncio.create_task(traffic.flood(flooding, stop))
+    task = asyncio.create_task(traffic.flood(flooding))
     await traffic.closed(4, during, seconds)
-    stop.set()
-    await task
+    task.cancel()
+    await asyncio.wait((task,))
     await traffic.closed(4, after, seconds / 2)
     for phase in (before, during, after):
         gaps = phase.gaps_ms
@@ -186,7 +185,7 @@ async def flood(traffic: Traffic, seconds: float) -> list[str]:
             f"p99 {_percentile(gaps, 99):6.1f} ms, {phase.goodput:.1f} tokens/s"
         )
     lengths = {answer.prompt_tokens for answer in flooding.answers}
-    print(f"the flood: {len(flooding.answers)} prompts of {max(lengths)} tokens, {dict(flooding.failures)}")
+    print(f"the flood: {len(flooding.answers)} prompts of {lengths} tokens, {dict(flooding.failures)}")
     calm = _percentile(sorted(before.gaps_ms + after.gaps_ms), 99)
     ratio = _percentile(during.gaps_ms, 99) / calm
     print(f"p99 of the gap {ratio:.2f} times that of calm")
@@ -206,9 +205,8 @@ async def main(options: argparse.Namespace) -> Iterable[str]:
     queue = ("--max-waiting", "64", "--queue-timeout", str(_QUEUE_DEADLINE_S))
     serve = (*_SERVE, *(queue if options.what == "goodput" else ()), *options.serve)
     async with own_server(*serve) as server:
-        client = Client(server.url, api_key=None, timeout_s=60)
-        traffic = Traffic(server.url, await client.first_model())
-        client.close()
+        with closing(Client(server.url, api_key=None, timeout_s=60)) as client:
+            traffic = Traffic(server.url, await client.first_model())
         if options.what == "goodput":
             return await goodput(traffic, options.seconds, server.pid)
         return await flood(traffic, options.seconds)

@@ -148,7 +148,7 @@ async def test_a_draining_server_finishes_what_runs_and_refuses_what_comes(serve
     served.runner.pause()
     running = asyncio.create_task(served.chat(max_tokens=20, stream=True))
     await until(lambda: served.engine.load().running == 1)
-    served.state.draining = True
+    served.state.draining.set()
     try:
         for response in (await served.chat(), await served.complete(), await served.http.get("/ready")):
             assert response.status_code == 503
@@ -158,7 +158,7 @@ async def test_a_draining_server_finishes_what_runs_and_refuses_what_comes(serve
         served.runner.resume()
         assert events((await running).text)[-1]["choices"][0]["finish_reason"] == "length"
     finally:
-        served.state.draining = False
+        served.state.draining.clear()
 
 
 async def test_a_tokenizer_that_raises_fails_its_request_only(

@@ -246,6 +246,42 @@ async def test_limits_of_a_key(tmp_path: Path) -> None:
     assert_quiet(served.engine)
 
 
+async def test_a_response_in_the_background_counts_until_it_is_made(tmp_path: Path) -> None:
+    """As a request at the same time, and with its tokens."""
+    file = tmp_path / "keys"
+    file.write_text(f"{ALICE} concurrency=1 tokens_per_minute=12\n")
+    async with serving(api_key_file=str(file)) as served:
+        served.http.headers.update(bearer(ALICE))
+        served.runner.pause()
+        body = {"model": "fake", "input": "x", "background": True, "max_output_tokens": 100}
+        made = (await served.post("responses", body)).json()
+        assert made["status"] == "in_progress"
+        await until(lambda: served.engine.load().running == 1)
+        refused = await served.complete()
+        assert (refused.status_code, error_of(refused)["code"]) == (429, "key_concurrency")
+        served.runner.resume()
+        async with asyncio.timeout(10):
+            while (code := error_of(await served.complete())["code"]) == "key_concurrency":
+                pass
+        assert code == "key_tokens_per_minute"
+        assert (await served.http.get(f"/v1/responses/{made['id']}")).json()["status"] == "incomplete"
+
+
+@pytest.mark.parametrize("share", [False, True])
+async def test_compiled_grammars_stay_with_their_key(*, share: bool) -> None:
+    """Whether a schema was compiled before is told by time alone, so only its own key's use may tell."""
+    schema = {"const": "radish"}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    async with serving(api_key=(ALICE, BOB), share_prefixes=share) as served:
+        hits = []
+        for key in (ALICE, BOB, BOB, ALICE):
+            served.http.headers.update(bearer(key))
+            response = await served.chat(response_format=form, max_tokens=50)
+            assert response.json()["choices"][0]["message"]["content"] == '"radish"'
+            hits.append(served.engine.compiler.num_hits)
+        assert hits == ([0, 1, 2, 3] if share else [0, 0, 1, 2])
+
+
 def test_a_bucket_refills_evenly() -> None:
     bucket = Bucket()
     bucket.take(60, 60, now=100.0)
