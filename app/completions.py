@@ -12,10 +12,11 @@ from app.errors import bad_request
 from app.generation import Generation, Usage
 from app.logprobs import CompletionLogprobs, CompletionLogprobsWriter, PromptLogprobs
 from app.prompt_report import PromptReport, prompt_report
+from app.prompts import Prompt, encoded, listed
 from app.protocol import CompletionRequest
 from app.replies import ChunkUsage, Exchange, Identity
 from app.request_report import RequestReport
-from app.sampling import sampling_params, truncate
+from app.sampling import sampling_params
 from app.state import AppState
 from app.structured import text_constraint
 from engine.request import GenerateRequest
@@ -63,8 +64,17 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
     constraint = text_constraint(request)
     if request.echo and request.stream and request.logprobs is not None and (request.n or 1) > 1:
         raise bad_request("An echo with logprobs of several choices is not available in a stream.", "n")
-    texts = _texts(state, request)
-    prompts = [truncate(await _ids(state, request, item), request) for item in texts]
+    texts = listed(request.prompt, field="prompt", most=state.config.max_waiting // (request.n or 1))
+    prompts = [
+        await encoded(
+            state,
+            item,
+            field="prompt",
+            add_special=request.add_special_tokens,
+            keep=request.truncate_prompt_tokens,
+        )
+        for item in texts
+    ]
     grammar = await state.compile(constraint)
     requests = [
         GenerateRequest(
@@ -97,44 +107,8 @@ def _max_tokens(state: AppState, request: CompletionRequest, prompt: list[int]) 
     return max(1, min(_DEFAULT_MAX_TOKENS, state.engine.max_context - len(prompt)))
 
 
-def _texts(state: AppState, request: CompletionRequest) -> list[str | list[int]]:
-    """Every prompt: the request has a text, texts, one list of ids, or several.
-
-    Raises:
-        ApiError: 400; one is empty, or they are of different kinds, or too many.
-    """
-    given = request.prompt
-    items: list[str | list[int]]
-    if isinstance(given, str):
-        items = [given]
-    elif given and isinstance(given[0], int):
-        items = [[item for item in given if isinstance(item, int)]]
-        if len(items[0]) != len(given):
-            raise bad_request("prompt mixes token ids with something else.", "prompt")
-    else:
-        items = [item for item in given if not isinstance(item, int)]
-        if len(items) != len(given) or len({type(item) for item in items}) > 1:
-            raise bad_request("prompt mixes texts and lists of token ids.", "prompt")
-    if not items or not all(items):
-        raise bad_request("prompt is empty.", "prompt")
-    most = state.config.max_waiting // (request.n or 1)
-    if len(items) > most:
-        raise bad_request(f"There are {len(items)} prompts; at most {most} are possible at once.", "prompt")
-    return items
-
-
-async def _ids(state: AppState, request: CompletionRequest, prompt: str | list[int]) -> list[int]:
-    if isinstance(prompt, list):
-        return prompt
-    return await state.encode_text(
-        prompt,
-        add_special=request.add_special_tokens is not False,
-        truncated=request.truncate_prompt_tokens is not None,
-    )
-
-
 def _choices(
-    state: AppState, request: CompletionRequest, generation: Generation, prompts: list[str | list[int]]
+    state: AppState, request: CompletionRequest, generation: Generation, prompts: list[Prompt]
 ) -> list[_ChoiceState]:
     """The choices of all prompts, in the order of their indices."""
     tokenizer = state.engine.tokenizer
@@ -151,7 +125,7 @@ def _choices(
     ]
 
 
-def _echo(request: CompletionRequest, tokenizer: Tokenizer, given: str | list[int], prompt: list[int]) -> str:
+def _echo(request: CompletionRequest, tokenizer: Tokenizer, given: Prompt, prompt: list[int]) -> str:
     """The prompt as text: as it was given, or what its ids stand for."""
     if isinstance(given, str) and request.truncate_prompt_tokens is None:
         return given

@@ -9,9 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol
 
-import msgspec
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.bodies import read_body
@@ -19,7 +17,8 @@ from app.caller import read_deadlines
 from app.disconnect import run_while_connected
 from app.errors import ApiError, server_error
 from app.generation import Generation
-from app.replies import Exchange
+from app.json_endpoint import json_response
+from app.replies import Exchange, Reading
 from app.request_info import RequestInfo
 from app.sse import EventStream
 from app.state import AppState
@@ -27,7 +26,7 @@ from engine.stream import Update
 
 _log = logging.getLogger("radish.app")
 
-Prepare = Callable[[AppState, bytes], Awaitable[Exchange]]
+Prepare = Callable[[AppState, bytes], Awaitable[Exchange | Reading]]
 
 
 class GenerateEndpoint:
@@ -54,12 +53,19 @@ class GenerateEndpoint:
         exchange = await self._prepare(state, body)
         info: RequestInfo = request.scope["radish"]
         info.generation = exchange.generation
-        if exchange.stream and exchange.options.resumable:
+        if isinstance(exchange, Reading):
+            await self._read(exchange, request, send)
+        elif exchange.stream and exchange.options.resumable:
             stream = state.streams.open(exchange.generation, lambda sink: _tell(exchange, sink))
             info.recording = stream.task
             await state.streams.send(stream, 0, send, heartbeat_s=state.config.heartbeat)
         else:
             await self._respond(state, exchange, request, send)
+
+    async def _read(self, reading: Reading, request: Request, send: Send) -> None:
+        with reading.generation:
+            await whole_updates(reading.generation)
+            await json_response(reading.answer())(request.scope, request.receive, send)
 
     async def _respond(self, state: AppState, exchange: Exchange, request: Request, send: Send) -> None:
         generation = exchange.generation
@@ -69,8 +75,7 @@ class GenerateEndpoint:
                     await _tell(exchange, events)
                 return
             whole = exchange.reply.whole(await whole_updates(generation), generation.usage())
-            response = Response(msgspec.json.encode(whole), media_type="application/json")
-            await response(request.scope, request.receive, send)
+            await json_response(whole)(request.scope, request.receive, send)
 
 
 async def whole_updates(generation: Generation) -> list[Update]:

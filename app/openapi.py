@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from app import anthropic_wire, responses_wire, schema_check, tokens_api
+from app import anthropic_wire, embeddings, responses_wire, schema_check, score, tokens_api
 from app.chat_wire import ChatChunk, ChatCompletion
 from app.completions import Completion
 from app.errors import ErrorBody
@@ -101,6 +101,14 @@ OPERATIONS = (
         anthropic_wire.Conversation,
         error=anthropic_wire.Error,
     ),
+    Operation(
+        "post",
+        "/v1/embeddings",
+        "The hidden state at each input's last token",
+        embeddings.Embeddings,
+        embeddings.EmbeddingsRequest,
+    ),
+    Operation("post", "/v1/score", "How likely labels are after prompts", score.Scores, score.ScoreRequest),
     Operation("get", "/v1/models", "The model that is served, as a list", ModelList),
     Operation("get", "/v1/models/{model}", "The model that is served", Model),
     Operation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,6 +82,15 @@ class UnnamedEvents:
 
 
 OPENAI_WIRE = UnnamedEvents()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Prompts that were submitted to be read, not to be gone on with."""
+
+    generation: Generation
+    answer: Callable[[], msgspec.Struct]
+    """Makes the answer once all of them were run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 
 from app.errors import bad_request
 from app.protocol import SamplingFields
@@ -30,9 +31,9 @@ def sampling_params(
         ApiError: 400, naming the field.
     """
     vocab_size = engine.vocab_size
-    _check_ids("logit_bias", request.logit_bias or (), vocab_size)
-    _check_ids("stop_token_ids", request.stop_token_ids or (), vocab_size)
-    _check_ids("allowed_token_ids", request.allowed_token_ids or (), vocab_size)
+    check_ids("logit_bias", request.logit_bias or (), vocab_size)
+    check_ids("stop_token_ids", request.stop_token_ids or (), vocab_size)
+    check_ids("allowed_token_ids", request.allowed_token_ids or (), vocab_size)
     for field in ("allowed_token_ids", "bad_words"):
         if constrained and getattr(request, field):
             raise bad_request(f"{field} cannot be combined with a constraint or a required tool call.", field)
@@ -84,7 +85,8 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-def _check_ids(field: str, ids: dict[int, float] | list[int] | tuple[()], vocab_size: int) -> None:
+def check_ids(field: str, ids: Iterable[int], vocab_size: int) -> None:
+    """Raises ApiError 400 where one is outside the vocabulary."""
     for token_id in ids:
         if not 0 <= token_id < vocab_size:
             raise bad_request(f"{field}: token id {token_id} is not in [0, {vocab_size}).", field)

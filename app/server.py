@@ -25,6 +25,7 @@ from app.anthropic_wire import error_body
 from app.chat import create_chat_completion
 from app.completions import create_completion
 from app.connection import connection_class
+from app.embeddings import create_embeddings
 from app.endpoint import GenerateEndpoint
 from app.errors import ApiError
 from app.gate import KeyGate
@@ -39,6 +40,7 @@ from app.page import page_routes
 from app.requests_api import get_request
 from app.responses import ResponsesEndpoint, cancel_response, delete_response, get_response
 from app.schema_check import check_schema
+from app.score import create_score
 from app.state import AppState
 from app.streams_api import StreamEndpoint, delete_stream
 from app.tokens_api import detokenize, show_version, tokenize, tokenizer_info
@@ -76,6 +78,8 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
         routes=[
             Route("/v1/chat/completions", GenerateEndpoint(create_chat_completion), methods=["POST"]),
             Route("/v1/completions", GenerateEndpoint(create_completion), methods=["POST"]),
+            Route("/v1/embeddings", GenerateEndpoint(create_embeddings), methods=["POST"]),
+            Route("/v1/score", GenerateEndpoint(create_score), methods=["POST"]),
             Route("/v1/responses", ResponsesEndpoint(), methods=["POST"]),
             Route("/v1/responses/{id}", get_response, methods=["GET"]),
             Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),

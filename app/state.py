@@ -125,10 +125,13 @@ class AppState:
         except TemplateError as error:
             raise from_template(error) from None
 
-    async def encode_text(self, text: str, *, add_special: bool, truncated: bool) -> list[int]:
-        """The prompt of a plain text, in which special tokens are written as their text.
+    async def encode_text(
+        self, text: str, *, field: str = "prompt", add_special: bool, truncated: bool = False
+    ) -> list[int]:
+        """The ids of a plain text, in which special tokens are written as their text.
 
         Args:
+            field: what the request calls it, to name it in errors.
             add_special: add what the model wants around a text.
             truncated: the prompt may be longer than the context, for it will be cut.
 
@@ -136,7 +139,7 @@ class AppState:
             ApiError: 400; too long.
         """
         if not truncated:
-            self._check_length(len(text), "prompt")
+            self._check_length(len(text), field)
         return await self._in_thread(
             self.engine.tokenizer.encode, text, add_special=add_special, parse_special=True
         )

@@ -51,6 +51,7 @@ class Engine:
         tokenizer: Tokenizer,
         model_name: str,
         vocab_size: int,
+        hidden_size: int,
         num_pages: int,
         max_context: int,
     ) -> None:
@@ -63,6 +64,8 @@ class Engine:
         """Width of the logits."""
         self.max_context = min(max_context, num_pages * config.page_size)
         """Longest prompt plus output (tokens); what fits in it fits the pool."""
+        self.hidden_size = hidden_size
+        """Width of an embedding."""
         self.stats = Stats()
         self.history = History()
         self._tree = PrefixTree(config.page_size) if config.prefix_cache else None

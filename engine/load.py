@@ -77,6 +77,7 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
         compiler=compiler,
         tokenizer=tokenizer,
         model_name=config.served_model_name or (path.resolve().name if path.is_dir() else path.stem),
+        hidden_size=spec.hidden_size,
         vocab_size=spec.vocab_size,
         num_pages=num_pages,
         max_context=max_context,

@@ -244,6 +244,7 @@ def fake_engine(
         tokenizer=tokenizer,
         model_name="fake",
         vocab_size=VOCAB_SIZE,
+        hidden_size=HIDDEN_SIZE,
         num_pages=num_pages,
         max_context=max_context,
     )

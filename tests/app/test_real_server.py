@@ -12,7 +12,7 @@ import openai
 import pytest
 import torch
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from engine.config import Config
 from engine.load import load_engine
@@ -32,6 +32,15 @@ TOOL: ChatCompletionToolParam = {
     "type": "function",
     "function": {"name": "look_up", "description": "Looks a city up.", "parameters": CITY},
 }
+
+
+@pytest.fixture(scope="module")
+def oracle() -> PreTrainedModel:
+    path = embedded_model_path()
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        str(path.parent), gguf_file=path.name, dtype=torch.float32
+    )
+    return model
 
 
 def ask(question: str) -> list[ChatCompletionMessageParam]:
@@ -164,15 +173,14 @@ async def test_completions_from_ids(real: Served, client: openai.AsyncOpenAI) ->
     assert "Paris" in by_text.choices[0].text
 
 
-async def test_prompt_logprobs_are_those_of_transformers(real: Served, client: openai.AsyncOpenAI) -> None:
+async def test_prompt_logprobs_are_those_of_transformers(
+    real: Served, client: openai.AsyncOpenAI, oracle: PreTrainedModel
+) -> None:
     """A22, A24: cold, warm and in chunks; and the argmax's value is bit-equal to the highest."""
     text = "The capital of France is Paris. The capital of Italy is Rome. " * 12
     ids = real.engine.tokenizer.encode(text, add_special=False, parse_special=False)
-    weights = AutoModelForCausalLM.from_pretrained(
-        str(embedded_model_path().parent), gguf_file=embedded_model_path().name, dtype=torch.float32
-    )
     with torch.inference_mode():
-        reference = weights(torch.tensor([ids])).logits[0].log_softmax(-1)
+        reference = oracle(torch.tensor([ids])).logits[0].log_softmax(-1)
     expected = [float(reference[at, token_id]) for at, token_id in enumerate(ids[1:])]
     for _ in range(2):
         answer = await client.completions.create(
@@ -194,6 +202,39 @@ async def test_prompt_logprobs_are_those_of_transformers(real: Served, client: o
         model=real.state.model_name, prompt=[ids], echo=True, max_tokens=0, logprobs=0
     )
     assert measured.choices[0].text == text.removesuffix(" ") + text[-1:]
+
+
+async def test_embeddings_are_transformers_hidden_states(
+    real: Served, client: openai.AsyncOpenAI, oracle: PreTrainedModel
+) -> None:
+    texts = ["The capital of France is Paris.", "Bees make honey.", "The capital of France is Rome."]
+    answer = await client.embeddings.create(model=real.state.model_name, input=texts)
+    for text, item in zip(texts, answer.data, strict=True):
+        ids = real.engine.tokenizer.encode(text, add_special=True, parse_special=True)
+        with torch.inference_mode():
+            state = oracle.base_model(torch.tensor([ids])).last_hidden_state[0, -1]
+        given = torch.tensor(item.embedding)
+        assert len(given) == 576
+        assert float(given.norm()) == pytest.approx(1, abs=1e-5)
+        assert float(torch.cosine_similarity(given, state, dim=0)) > 0.99999
+
+
+async def test_scores_are_transformers_probabilities(real: Served, oracle: PreTrainedModel) -> None:
+    query, items, labels = "The capital of France is", ["", " not"], [" Paris", " Rome", " the city of Paris"]
+    body = {"query": query, "items": items, "labels": labels}
+    answer = (await real.post("score", body)).json()
+    encode = real.engine.tokenizer.encode
+    for item, told in zip(items, answer["logprobs"], strict=True):
+        prompt = encode(query + item, add_special=True, parse_special=True)
+        for label, score in zip(labels, told, strict=True):
+            ids = encode(label, add_special=False, parse_special=True)
+            with torch.inference_mode():
+                reference = oracle(torch.tensor([[*prompt, *ids]])).logits[0].log_softmax(-1)
+            expected = [float(reference[len(prompt) - 1 + at, token_id]) for at, token_id in enumerate(ids)]
+            assert score["token_ids"] == ids
+            assert score["token_logprobs"] == pytest.approx(expected, abs=2e-3)
+            assert score["logprob"] == pytest.approx(sum(expected), abs=5e-3)
+    assert answer["scores"][0][0] > answer["scores"][0][1]
 
 
 async def test_words_that_are_ruled_out(real: Served, client: openai.AsyncOpenAI) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from engine.models.native_load import Quantize
+from engine.models.native_plan import Quantize
 from kernels.cpu.build import Isa, supported_isas
 from kernels.cpu.errors import NativeStepError
 from tests.models import tiny

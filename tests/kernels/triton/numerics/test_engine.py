@@ -100,6 +100,7 @@ def random_engine(sampler: Sampler, device: torch.device) -> Engine:
         tokenizer=tokenizer,
         model_name="random",
         vocab_size=VOCAB_SIZE,
+        hidden_size=SPEC.hidden_size,
         num_pages=num_pages,
         max_context=SPEC.max_position,
     )

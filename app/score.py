@@ -1,0 +1,185 @@
+"""POST /v1/score: how likely labels are as what follows a prompt, in SGLang's form.
+
+Each item's prompt is computed once, whatever the number of labels, and what items have in common is
+computed once as well: the prefix cache shares it. Labels of several tokens are beyond SGLang's form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from app.errors import bad_request
+from app.generation import Generation, Usage
+from app.protocol import TokenId
+from app.replies import Identity, Reading
+from app.sampling import check_ids
+from app.state import AppState
+from engine.params import SamplingParams
+from engine.request import GenerateRequest
+from engine.targets import Targets
+
+_Ids = list[TokenId]
+_LABELS = msgspec.Meta(min_length=1, max_length=256)
+
+
+class ScoreRequest(msgspec.Struct, kw_only=True):
+    """Body of POST /v1/score."""
+
+    query: str | _Ids
+    items: str | Annotated[list[str | _Ids], msgspec.Meta(min_length=1)]
+    """Each makes a prompt with the query: texts if that is a text, else token ids."""
+    label_token_ids: Annotated[_Ids, _LABELS] | None = None
+    """Labels of one token each."""
+    labels: Annotated[list[str | _Ids], _LABELS] | None = None
+    """Labels instead, each a text that goes on with the prompt as it is written, or its token ids."""
+    apply_softmax: bool | None = None
+    """Divide an item's probabilities by their sum."""
+    item_first: bool | None = None
+    """Put the item before the query instead of after it."""
+    model: str | None = None
+
+
+class LabelScore(msgspec.Struct, kw_only=True):
+    """Natural log-probabilities of one label after one prompt."""
+
+    logprob: float
+    """Of the whole label: the sum."""
+    token_ids: list[int]
+    token_logprobs: list[float]
+
+
+class Scores(msgspec.Struct, tag_field="object", tag="scoring", kw_only=True):
+    id: str
+    created: int
+    model: str
+    scores: list[list[float]]
+    """For each item the probability of each label, in the request's order."""
+    logprobs: list[list[LabelScore]]
+    """What they come from."""
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """Labels that differ in their last token only: one prompt tells of all of them."""
+
+    beginning: tuple[int, ...]
+    lasts: list[int]
+
+    def request(self, prompt: list[int]) -> GenerateRequest:
+        last = len(prompt) - 1
+        whole = [*prompt, *self.beginning]
+        positions = [*range(last, len(whole) - 1), *[len(whole) - 1] * len(self.lasts)]
+        return GenerateRequest(
+            prompt=whole,
+            params=SamplingParams(max_tokens=0),
+            purpose="measure",
+            targets=Targets(positions, [*self.beginning, *self.lasts]),
+        )
+
+
+async def create_score(state: AppState, body: bytes) -> Reading:
+    """Check, prepare and submit all prompts of one request.
+
+    Raises:
+        ApiError: it is refused; nothing of it is left in the engine.
+    """
+    request = await state.decode(body, ScoreRequest)
+    if request.model is not None:
+        state.check_model(request.model)
+    prompts = await _prompts(state, request)
+    labels = await _labels(state, request)
+    branches = _branches(labels)
+    most = state.config.max_waiting // len(branches)
+    if len(prompts) > most:
+        raise bad_request(
+            f"There are {len(prompts)} items; with these labels {most} are possible at once.", "items"
+        )
+    requests = [branch.request(prompt) for prompt in prompts for branch in branches]
+    identity = Identity.new("score-", state.model_name)
+    generation = Generation(state.engine, requests, request_id=identity.id, prompt_field="items")
+
+    def answer() -> Scores:
+        measured = [_read(generation, branches, item * len(branches), labels) for item in range(len(prompts))]
+        return Scores(
+            id=identity.id,
+            created=identity.created,
+            model=identity.model,
+            scores=[_probabilities(scores, softmax=request.apply_softmax or False) for scores in measured],
+            logprobs=measured,
+            usage=generation.usage(),
+        )
+
+    return Reading(generation, answer)
+
+
+async def _prompts(state: AppState, request: ScoreRequest) -> list[list[int]]:
+    items = [request.items] if isinstance(request.items, str) else request.items
+    prompts: list[list[int]] = []
+    for item in items:
+        first, second = (item, request.query) if request.item_first else (request.query, item)
+        if isinstance(first, str) and isinstance(second, str):
+            prompts.append(await state.encode_text(first + second, field="items", add_special=True))
+        elif isinstance(first, str) or isinstance(second, str):
+            raise bad_request("The query and the items must be all texts or all token ids.", "items")
+        else:
+            prompts.append([*first, *second])
+        if not prompts[-1]:
+            raise bad_request("A prompt of query and item is empty.", "items")
+    return prompts
+
+
+async def _labels(state: AppState, request: ScoreRequest) -> list[list[int]]:
+    if (request.label_token_ids is None) == (request.labels is None):
+        raise bad_request("Either label_token_ids or labels are needed.", "label_token_ids")
+    if request.label_token_ids is not None:
+        check_ids("label_token_ids", request.label_token_ids, state.engine.vocab_size)
+        return [[token_id] for token_id in request.label_token_ids]
+    labels: list[list[int]] = []
+    for label in request.labels or ():
+        ids = label
+        if isinstance(ids, str):
+            ids = await state.encode_text(ids, field="labels", add_special=False)
+        if not ids:
+            raise bad_request("A label is empty.", "labels")
+        check_ids("labels", ids, state.engine.vocab_size)
+        labels.append(ids)
+    return labels
+
+
+def _branches(labels: list[list[int]]) -> list[_Branch]:
+    branches: dict[tuple[int, ...], _Branch] = {}
+    for *beginning, last in labels:
+        branch = branches.setdefault(tuple(beginning), _Branch(tuple(beginning), []))
+        if last not in branch.lasts:
+            branch.lasts.append(last)
+    return list(branches.values())
+
+
+def _read(
+    generation: Generation, branches: Sequence[_Branch], first: int, labels: list[list[int]]
+) -> list[LabelScore]:
+    """The scores of one item, whose branches are the requests from number `first` on."""
+    found: dict[tuple[int, ...], LabelScore] = {}
+    for branch, handle in zip(branches, generation.requests[first:], strict=False):
+        logprobs = [measure.logprob for measure in handle.measures]
+        shared, own = logprobs[: len(branch.beginning)], logprobs[len(branch.beginning) :]
+        for last, logprob in zip(branch.lasts, own, strict=True):
+            ids = (*branch.beginning, last)
+            told = [*shared, logprob]
+            found[ids] = LabelScore(logprob=math.fsum(told), token_ids=[*ids], token_logprobs=told)
+    return [found[tuple(label)] for label in labels]
+
+
+def _probabilities(scores: list[LabelScore], *, softmax: bool) -> list[float]:
+    if not softmax:
+        return [math.exp(score.logprob) for score in scores]
+    highest = max(score.logprob for score in scores)
+    weights = [math.exp(score.logprob - highest) for score in scores]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
