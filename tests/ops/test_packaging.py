@@ -19,6 +19,7 @@ import httpx
 import kubernetes_validate
 import pytest
 import yaml
+from cloudcoil.models.prometheus_operator.v1 import PodMonitor
 
 from engine.config import Config
 
@@ -159,6 +160,24 @@ def test_manifests_fit_the_schemas_of_kubernetes(name: str) -> None:
     kubernetes_validate.validate(
         manifest(name), desired_version=kubernetes_validate.latest_version(), strict=True
     )
+
+
+def test_the_pod_monitor_fits_the_schema_of_the_prometheus_operator() -> None:
+    """What the schema does not know is lost on the way through it."""
+    written = manifest("podmonitor")
+    read = PodMonitor.model_validate(written)
+    assert read.model_dump(mode="json", by_alias=True, exclude_unset=True) == written
+
+
+def test_what_the_image_writes_to_is_mounted() -> None:
+    """The pod's root is read-only: all it may write are its volumes."""
+    pod = manifest("deployment")["spec"]["template"]["spec"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    (weights,) = re.findall(
+        r"(?m)^RUN install -d -o radish -g radish (\S+)$", (OPS / "Dockerfile").read_text()
+    )
+    assert mounts == {"tmp": "/tmp", "weights": weights}
+    assert [volume["name"] for volume in pod["volumes"]] == list(mounts)
 
 
 def test_manifests_fit_each_other_and_the_server() -> None:
