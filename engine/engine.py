@@ -15,6 +15,7 @@ from contextlib import suppress
 from engine.batch import Runner
 from engine.config import Config
 from engine.detokenizer import Detokenizer
+from engine.drain_rate import DrainRate
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
 from engine.history import History
 from engine.pace import Pace
@@ -32,8 +33,8 @@ from grammars.compiler import Compiler
 
 _log = logging.getLogger("radish.engine")
 
-_LAG_PERIOD_S = 0.1
-_FEW = 4
+_SURE = 0.8
+"""Share of a queue deadline that an expected wait may take: it is a mean."""
 
 
 class Engine:
@@ -96,9 +97,7 @@ class Engine:
         self._idle = asyncio.Event()
         self._idle.set()
         self._accepting = False
-        self._finish_interval_s = 0.05
-        """Running mean of the time between two finishes."""
-        self._last_finish = time.monotonic()
+        self._drain_rate = DrainRate(time.monotonic())
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -154,9 +153,8 @@ class Engine:
         except InvalidRequestError:
             self.stats.rejected["invalid"] += 1
             raise
+        self._drain_rate.watch(time.monotonic(), queued=bool(self._scheduler.waiting))
         self._check_queue(request)
-        if not self._live:
-            self._last_finish = time.monotonic()  # the rate of finishes says nothing about idle times
         handle = Request(
             id=request_id,
             prompt=request.prompt,
@@ -255,6 +253,22 @@ class Engine:
                 f"{tokens} tokens are waiting already", retry_after_s=self._queue_time_s(waiting)
             )
 
+        self._check_deadline(request)
+
+    def _check_deadline(self, request: GenerateRequest) -> None:
+        """Refuse at once what would wait for longer than it may, as far as that can be told."""
+        if request.queue_timeout_s is None or not self._scheduler.waiting or not self._drain_rate.is_known:
+            return
+        order = (time.monotonic() + request.priority * self.config.priority_aging, 0)
+        ahead = self._scheduler.waiting.ahead(request.tenant, order)
+        wait_s = self._drain_rate.wait_s(ahead + request.choices)
+        late_s = wait_s - _SURE * request.queue_timeout_s
+        if late_s > 0:
+            self.stats.rejected["queue_deadline"] += 1
+            raise QueueFullError(
+                f"a new request would wait for about {wait_s:.0f} s", retry_after_s=_sensible(late_s)
+            )
+
     def _set_deadlines(self, handle: Request, request: GenerateRequest) -> None:
         loop = asyncio.get_running_loop()
         if request.queue_timeout_s is not None:
@@ -298,9 +312,11 @@ class Engine:
         assert update.finish_reason is not None
         now = time.monotonic()
         sequence.finish_reason = update.finish_reason
+        queued = bool(self._scheduler.waiting)
+        self._drain_rate.watch(now, queued=queued)
+        if queued and sequence.timing.admitted:
+            self._drain_rate.ended()
         self._scheduler.finish(sequence, cache=update.finish_reason != "error")
-        self._finish_interval_s += 0.1 * (min(now - self._last_finish, 60.0) - self._finish_interval_s)
-        self._last_finish = now
         self.stats.record_finish(sequence, update.finish_reason, now)
         self.history.record_end(sequence)
         self._loop.release(sequence)
@@ -319,8 +335,13 @@ class Engine:
             self._finish(sequence, update)
 
     def _queue_time_s(self, waiting: int) -> float:
-        """When a queue of `waiting` sequences should be done, from the recent rate of finishes."""
-        return min(120.0, max(1.0, waiting * self._finish_interval_s))
+        """When a queue of `waiting` sequences should be done."""
+        return _sensible(self._drain_rate.wait_s(waiting))
+
+
+def _sensible(wait_s: float) -> float:
+    """A time to ask somebody to wait (seconds)."""
+    return min(120.0, max(1.0, wait_s))
 
 
 def _targets(request: GenerateRequest) -> Targets | None:

@@ -30,6 +30,12 @@ class WaitingQueue:
         """In the order of their turns, if nothing ran."""
         return self.turns({})
 
+    def ahead(self, tenant: str, order: tuple[float, int]) -> int:
+        """How many have their turn before a new one of a tenant, as far as the queue decides that."""
+        before = bisect_left(self._tenants.get(tenant, []), order, key=_order)
+        others = (len(queue) for name, queue in self._tenants.items() if name != tenant)
+        return before + sum(min(count, before + 1) for count in others)
+
     def add(self, sequence: Sequence) -> None:
         insort(self._tenants.setdefault(sequence.request.tenant, []), sequence, key=_order)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import shlex
 import sys
 import time
 from collections import Counter
@@ -31,7 +32,7 @@ _MAX_TOKENS = 48
 _WARM_UP_S = 5.0
 _QUEUE_DEADLINE_S = 10.0
 _MAX_RUNNING = 8
-_SERVE = ("--log-level", "error", "--kv-memory", "600", "--max-running", str(_MAX_RUNNING))
+_SERVE = ("--log-level", "error", "--kv-memory", "300", "--max-running", str(_MAX_RUNNING))
 
 
 @dataclass
@@ -216,7 +217,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("goodput", "flood"))
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("serve", nargs="*", help="options of radish serve, after --")
+    parser.add_argument("--serve", type=shlex.split, default=[], help="options of radish serve, quoted")
     broken = asyncio.run(main(parser.parse_args()))
     for promise in broken:
         print(f"BROKEN: {promise}")

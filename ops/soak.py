@@ -14,7 +14,7 @@ import asyncio
 import importlib
 import json
 import random
-import subprocess
+import shlex
 import sys
 import time
 from collections import Counter, defaultdict
@@ -25,9 +25,11 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from ops.own_server import own_server
+
 PERIOD_S = 2.0
 SERVE = (
-    *("--port", "0", "--kv-memory", "64", "--log-level", "warning"),
+    *("--kv-memory", "64", "--log-level", "warning"),
     *("--max-running", "12", "--max-waiting", "16"),
 )
 """Small, so that there is preemption and overload."""
@@ -239,19 +241,13 @@ def draw(samples: list[Sample], path: Path) -> bool:
 
 
 async def main(options: argparse.Namespace) -> int:
-    server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app", "serve", *SERVE, *options.serve), stdout=subprocess.PIPE
-    )
-    assert server.stdout is not None
-    try:
-        url = (await server.stdout.readline()).decode().split()[-1]
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as http:
-            run = await soak(http, minutes=options.minutes, clients=options.clients)
-    finally:
-        server.terminate()
-        code = await server.wait()
-    run.hold(code == 0, f"the server exited with {code}")
+    limits = httpx.Limits(max_connections=None)
+    async with (
+        own_server(*SERVE, *options.serve) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=300, limits=limits) as http,
+    ):
+        run = await soak(http, minutes=options.minutes, clients=options.clients)
+    run.hold(server.exit_code == 0, f"the server exited with {server.exit_code}")
     result = figures(run)
     options.output.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
     drawn = draw(run.samples, options.output.with_suffix(".png"))
@@ -264,5 +260,5 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--output", type=Path, default=Path("soak"), help="without its ending")
-    parser.add_argument("serve", nargs="*", help="options of radish serve, after --")
+    parser.add_argument("--serve", type=shlex.split, default=[], help="options of radish serve, quoted")
     sys.exit(asyncio.run(main(parser.parse_args())))

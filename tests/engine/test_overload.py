@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
+from engine.drain_rate import DrainRate
 from engine.errors import QueueFullError
 from tests.engine.test_engine import hashed_text, running, until
 from tests.fakes import collect, generate_request
@@ -97,10 +99,52 @@ async def test_a_flood_of_long_prompts_does_not_hold_up_short_ones() -> None:
             engine.abort(request)
 
 
+def test_the_drain_rate_is_that_of_queues() -> None:
+    """Ten a second while there is a queue, whatever happens between queues."""
+    rate = DrainRate(0.0)
+    now = 0.0
+    for _ in range(20):
+        for _ in range(50):
+            now += 0.1
+            rate.watch(now, queued=True)
+            rate.ended()
+        now += 1000.0
+        rate.watch(now, queued=False)
+    assert (DrainRate(0.0).is_known, rate.is_known) == (False, True)
+    assert rate.wait_s(30) == pytest.approx(3.0, rel=0.02)
+    for _ in range(90):
+        now += 1.0
+        rate.watch(now, queued=True)
+        rate.ended()
+    assert rate.wait_s(2) == pytest.approx(2.0, rel=0.4), "it follows"
+
+
+async def test_what_would_wait_too_long_is_refused_at_once() -> None:
+    """Known from how fast others ended; a flood of another tenant lengthens nobody's wait by much."""
+    async with running(max_running=1, num_pages=256) as (engine, runner):
+        runner.pause()
+        requests = [engine.submit(generate_request("x", max_tokens=1), request_id="a") for _ in range(40)]
+        late = generate_request("x", max_tokens=1, queue_timeout_s=10.0)
+        requests.append(engine.submit(late, request_id="b"))
+        await until(lambda: engine.load().running == 1)
+        engine._drain_rate = rate = DrainRate(time.monotonic())
+        rate._seconds, rate._ended = 4.0, 10.0
+        with pytest.raises(QueueFullError, match="would wait for about 16 s") as full:
+            engine.submit(late, request_id="c")
+        assert full.value.retry_after_s == pytest.approx(8.4, abs=0.5)
+        patient = generate_request("x", max_tokens=1, queue_timeout_s=60.0)
+        other = generate_request("x", max_tokens=1, queue_timeout_s=10.0, tenant="other")
+        requests += [engine.submit(wanted, request_id="d") for wanted in (patient, other)]
+        assert dict(engine.stats.rejected) == {"queue_deadline": 1}
+        runner.resume()
+        outputs = await asyncio.gather(*map(collect, requests))
+        assert {output.text for (output,) in outputs} == {hashed_text("x", 1)}
+
+
 async def test_the_drain_rate_says_nothing_about_idle_times() -> None:
     async with running(max_running=1, max_waiting=4) as (engine, runner):
         await collect(engine.submit(generate_request("x", max_tokens=1), request_id="a"))
-        engine._last_finish -= 1000.0
+        engine._drain_rate._at -= 1000.0
         runner.pause()
         requests = [engine.submit(generate_request("x", max_tokens=1), request_id="b") for _ in range(4)]
         with pytest.raises(QueueFullError) as full:

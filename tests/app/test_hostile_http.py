@@ -1,0 +1,99 @@
+"""Bytes that are no request, or two that pretend to be one: refused, and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.app.harness import Served, become_quiet, raw_client, server_tasks, serving
+
+KEY = "alice-1"
+BODY = b'{"model": "fake", "prompt": "x", "max_tokens": 1}'
+LAST = b"Host: x\r\nConnection: close\r\n\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer alice-1\r\n"
+
+
+@pytest.fixture(scope="module")
+async def locked_server() -> AsyncIterator[Served]:
+    async with serving(api_key=(KEY,)) as server:
+        yield server
+
+
+@pytest.fixture
+async def locked(locked_server: Served) -> AsyncIterator[Served]:
+    """A server that wants a key, quiet afterwards."""
+    known = server_tasks()
+    locked_server.http.headers["authorization"] = f"Bearer {KEY}"
+    yield locked_server
+    await become_quiet(locked_server, known)
+
+
+async def answers(served: Served, data: bytes) -> list[int]:
+    """The statuses that come back until the server closes the connection."""
+    async with raw_client(served) as client, asyncio.timeout(10):
+        client.writer.write(data)
+        text = await client.reader.read()
+    return [int(line.split()[1]) for line in text.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"hello\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /v1/models HTTP/3.7\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"FROB /v1/models HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost x\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nA\x00B: c\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization : Bearer alice-1\r\n\r\n",
+        POST + b"Content-Length: -1\r\n\r\n",
+        POST + b"Content-Length: 1e2\r\n\r\n",
+        POST + b"Content-Length: 49, 49\r\n\r\n" + BODY,
+        POST + b"Content-Length: 49\r\nContent-Length: 50\r\n\r\n" + BODY,
+        POST + b"Content-Length: 49\r\nTransfer-Encoding: chunked\r\n\r\n" + BODY,
+        POST + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n" + BODY,
+        POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n" + BODY,
+    ],
+    ids=lambda data: repr(data[-40:]),
+)
+async def test_what_is_no_request_is_a_400(locked: Served, data: bytes) -> None:
+    started = locked.engine.stats.started
+    assert await answers(locked, data) in ([400], [400, 400])
+    assert locked.engine.stats.started == started
+
+
+@pytest.mark.parametrize(
+    ("data", "statuses"),
+    [
+        (b"GET /v1/models HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" + LAST, [401]),
+        (b"GET /v1/models HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n" + LAST, [401]),
+        (b"OPTIONS * HTTP/1.1\r\n" + LAST, [401]),
+        (b"CONNECT localhost:80 HTTP/1.1\r\n" + LAST, [400]),
+        (b"GET /v1/models HTTP/1.0\r\n\r\n", [401]),
+        (b"GET http://health/v1/models HTTP/1.1\r\n" + LAST, [401]),
+        (b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX-Api-Key:\r\n alice-1\r\n\r\n", [400]),
+    ],
+    ids=lambda value: repr(value[:60]) if isinstance(value, bytes) else "",
+)
+async def test_no_form_of_a_request_does_without_a_key(
+    locked: Served, data: bytes, statuses: list[int]
+) -> None:
+    assert await answers(locked, data) == statuses
+
+
+@pytest.mark.parametrize("first", ["/health", "/v1/models"])
+async def test_each_request_of_a_connection_needs_its_own_key(locked: Served, first: str) -> None:
+    async with raw_client(locked) as client, asyncio.timeout(10):
+        client.writer.write(f"GET {first} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\n\r\n".encode())
+        client.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 200 " in await client.reader.readline()
+        await client.reader.readuntil(b"HTTP/1.1 401 ")
+
+
+async def test_a_body_in_chunks_is_a_body(locked: Served) -> None:
+    chunks = b"%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (10, BODY[:10], len(BODY) - 10, BODY[10:])
+    assert await answers(locked, POST + b"Transfer-Encoding: chunked\r\n" + LAST + chunks) == [200]
