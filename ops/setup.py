@@ -1,4 +1,4 @@
-"""Make .venv hold what the server, or with --test the tests too, need. Standard library only.
+"""Make .venv hold what the server needs; with --test or --soak, what those need too. Standard library only.
 
 Nothing is done when the last complete set-up was made of the same files. Its stamp is written last, so an
 interrupted set-up is taken up again. A CUDA build of torch is kept where the user installed one: in .venv,
@@ -34,9 +34,9 @@ if spec and spec.origin:
 """
 
 
-def main(*, test: bool) -> None:
-    """Bring .venv up to date, one process at a time."""
-    extras = {"test", "gpu"} if test else {"gpu"} if has_gpu() else set()
+def main(wanted: set[str]) -> None:
+    """Bring .venv up to date with these extras, one process at a time."""
+    extras = wanted | ({"gpu"} if "test" in wanted or has_gpu() else set())
     with Path(__file__).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = stamped_extras()
@@ -128,4 +128,4 @@ def run(*command: str) -> None:
 
 
 if __name__ == "__main__":
-    main(test="--test" in sys.argv[1:])
+    main({option.removeprefix("--") for option in sys.argv[1:]})
