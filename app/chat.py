@@ -21,6 +21,7 @@ from app.chat_wire import (
     Message,
 )
 from app.generation import Usage
+from app.json_events import JsonEventReader
 from app.logprobs import ChatLogprobs, chat_logprobs
 from app.prompt_report import PromptReport, prompt_report
 from app.protocol import ChatRequest
@@ -47,6 +48,7 @@ async def create_chat_completion(state: AppState, body: bytes) -> Exchange:
         chat.splitter,
         state.engine.tokenizer if request.logprobs else None,
         prompt=prompt_report(request, chat.generation.requests[0], state.engine.tokenizer),
+        tells_json=chat.tells_json,
         timings=chat.generation.report if request.timings else None,
     )
     return Exchange.of(request, chat.generation, reply)
@@ -57,6 +59,8 @@ class _ChoiceState:
     """How far one choice's stream is."""
 
     splitter: Splitter
+    json: JsonEventReader | None
+    """Reads its text where complete values are to be told."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     """Of tokens whose text has not been sent yet, as are these:"""
     token_ids: list[int] = field(default_factory=list)
@@ -69,6 +73,7 @@ class ChatReply:
         splitter: makes the reader of one choice's text.
         tokenizer: spells the tokens of log-probabilities; None if none are wanted.
         prompt: what is told of the prompt.
+        tells_json: whether the values that chunks complete are told with them.
         timings: makes the report that comes with the answer; None if none is wanted.
     """
 
@@ -80,13 +85,16 @@ class ChatReply:
         tokenizer: Tokenizer | None,
         *,
         prompt: PromptReport,
+        tells_json: bool,
         timings: Callable[[], RequestReport] | None,
     ) -> None:
         self._identity = identity
         self._tokenizer = tokenizer
         self._prompt = prompt
         self._timings = timings
-        self._choices = [_ChoiceState(splitter()) for _ in range(num_choices)]
+        self._choices = [
+            _ChoiceState(splitter(), JsonEventReader() if tells_json else None) for _ in range(num_choices)
+        ]
 
     def opening(self, usage: ChunkUsage) -> Iterable[ChatChunk]:
         """Roles first, in the order of the choices: clients build their lists by it."""
@@ -100,22 +108,26 @@ class ChatReply:
         choice = self._choices[update.index]
         choice.logprobs += update.logprobs
         choice.token_ids += update.token_ids
-        for delta in map(_delta, pieces_of(choice.splitter, update)):
+        for piece in pieces_of(choice.splitter, update):
+            read = choice.json.feed(piece.text) if choice.json and isinstance(piece, Content) else None
             yield self._chunk(
                 usage,
                 ChunkChoice(
                     index=update.index,
-                    delta=delta,
+                    delta=_delta(piece),
+                    json_events=read or UNSET,
                     logprobs=self._take_logprobs(choice),
                     token_ids=self._take_token_ids(choice),
                 ),
             )
         if update.finish_reason is not None:
+            read = choice.json.end() if choice.json and update.finish_reason == "stop" else None
             yield self._chunk(
                 usage,
                 ChunkChoice(
                     index=update.index,
                     delta=Delta(),
+                    json_events=read or UNSET,
                     logprobs=self._take_logprobs(choice),
                     token_ids=self._take_token_ids(choice),
                     finish_reason=choice.splitter.finish_reason(update.finish_reason),

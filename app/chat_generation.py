@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.errors import bad_request
 from app.generation import Generation
+from app.json_events import wants_json_events
 from app.protocol import ChatRequest
 from app.sampling import sampling_params, truncate
 from app.state import AppState
@@ -24,6 +25,8 @@ class ChatGeneration:
     generation: Generation
     splitter: Callable[[], Splitter]
     """Makes the reader of one choice's text."""
+    tells_json: bool
+    """Whether the stream is to tell which values of its JSON are complete."""
 
 
 async def submit_chat(
@@ -43,6 +46,7 @@ async def submit_chat(
             "add_generation_prompt must be false to continue the final message.", "add_generation_prompt"
         )
     plan = plan_answer(request, state.call_format)
+    tells_json = wants_json_events(request, plan.constraint)
     logprobs = _wanted_logprobs(request)
     prompt = truncate(await state.encode_chat(request, plan.tools), request)
     params = sampling_params(
@@ -62,9 +66,9 @@ async def submit_chat(
     )
     generation = Generation(state.engine, [generate], request_id=request_id, prompt_field=prompt_field)
     if plan.constraint is not None or not state.thinks:
-        return ChatGeneration(generation, plan.splitter)
+        return ChatGeneration(generation, plan.splitter, tells_json)
     begun = _ends_with(prompt, OPEN, state.engine.tokenizer)
-    return ChatGeneration(generation, lambda: Thinking(plan.splitter(), begun=begun))
+    return ChatGeneration(generation, lambda: Thinking(plan.splitter(), begun=begun), tells_json)
 
 
 def _ends_with(prompt: list[int], text: str, tokenizer: Tokenizer) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from app.generation import Usage
+from app.json_events import JsonEvent
 from app.logprobs import ChatLogprobs, PromptLogprobs
 from app.request_report import RequestReport
 
@@ -79,6 +80,8 @@ class Delta(msgspec.Struct, kw_only=True):
 class ChunkChoice(msgspec.Struct, kw_only=True):
     index: int
     delta: Delta
+    json_events: list[JsonEvent] | UnsetType = UNSET
+    """The values that this chunk completed, where they are asked for."""
     logprobs: ChatLogprobs | UnsetType = UNSET
     finish_reason: str | None = None
     stop_reason: str | int | UnsetType = UNSET

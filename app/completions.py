@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from app.errors import bad_request
 from app.generation import Generation, Usage
+from app.json_events import JsonEvent, JsonEventReader, wants_json_events
 from app.logprobs import CompletionLogprobs, CompletionLogprobsWriter, PromptLogprobs
 from app.prompt_report import PromptReport, prompt_report
 from app.prompts import Prompt, encoded, listed
@@ -32,6 +33,8 @@ class Choice(msgspec.Struct, kw_only=True):
 
     index: int
     text: str
+    json_events: list[JsonEvent] | UnsetType = UNSET
+    """The values that this chunk completed, where they are asked for."""
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | UnsetType = UNSET
@@ -62,6 +65,7 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
     request = await state.decode(body, CompletionRequest)
     state.check(request)
     constraint = text_constraint(request)
+    tells_json = wants_json_events(request, constraint)
     if request.echo and request.stream and request.logprobs is not None and (request.n or 1) > 1:
         raise bad_request("An echo with logprobs of several choices is not available in a stream.", "n")
     texts = listed(request.prompt, field="prompt", most=state.config.max_waiting // (request.n or 1))
@@ -96,7 +100,7 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
     ]
     identity = Identity.new("cmpl-", state.model_name)
     generation = Generation(state.engine, requests, request_id=identity.id, prompt_field="prompt")
-    choices = _choices(state, request, generation, texts)
+    choices = _choices(state, request, generation, texts, tells_json=tells_json)
     reply = CompletionReply(identity, choices, generation.report if request.timings else None)
     return Exchange.of(request, generation, reply)
 
@@ -108,7 +112,12 @@ def _max_tokens(state: AppState, request: CompletionRequest, prompt: list[int]) 
 
 
 def _choices(
-    state: AppState, request: CompletionRequest, generation: Generation, prompts: list[Prompt]
+    state: AppState,
+    request: CompletionRequest,
+    generation: Generation,
+    prompts: list[Prompt],
+    *,
+    tells_json: bool,
 ) -> list[_ChoiceState]:
     """The choices of all prompts, in the order of their indices."""
     tokenizer = state.engine.tokenizer
@@ -118,6 +127,7 @@ def _choices(
             num_top=request.logprobs,
             writer=CompletionLogprobsWriter(tokenizer, skip_special=skip),
             prompt=prompt_report(request, handle, tokenizer),
+            json=JsonEventReader() if tells_json else None,
             echo=_echo(request, tokenizer, given, handle.prompt) if request.echo else None,
         )
         for handle, given in zip(generation.requests, prompts, strict=True)
@@ -143,6 +153,8 @@ class _ChoiceState:
     """Of how many likeliest tokens log-probabilities are told; None tells none at all."""
     writer: CompletionLogprobsWriter
     prompt: PromptReport
+    json: JsonEventReader | None
+    """Reads the text where complete values are to be told."""
     echo: str | None
     """The prompt's text until it is given out; None where it is not asked for."""
     is_first: bool = True
@@ -153,6 +165,8 @@ class _ChoiceState:
     def choice(self, index: int, text: str) -> Choice:
         """What is new, the echo before it; `text` is that of all tokens taken in so far."""
         choice = Choice(index=index, text=text, logprobs=self._take_logprobs())
+        if self.json is not None:
+            choice.json_events = self.json.feed(text) or UNSET
         if self.is_first:
             choice.prompt_token_ids = self.prompt.token_ids()
             choice.prompt_logprobs = self.prompt.logprobs()
@@ -220,7 +234,10 @@ class CompletionReply:
         return choice
 
     def _last(self, update: Update, text: str) -> Choice:
-        choice = self._choices[update.index].choice(update.index, text)
+        state = self._choices[update.index]
+        choice = state.choice(update.index, text)
+        if state.json is not None and update.finish_reason == "stop":
+            choice.json_events = state.json.end() or UNSET
         choice.finish_reason = update.finish_reason
         choice.stop_reason = UNSET if update.stop_reason is None else update.stop_reason
         return choice

@@ -40,6 +40,8 @@ UnsupportedList = Annotated[Any, neutral("[]")]
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_json_events: bool | None = None
+    """Tell in each chunk which values of the answer's JSON it completed, and where they belong."""
     resumable: bool | None = None
     """Go on when the connection breaks off, and number the events: GET /v1/streams/{id} has the rest."""
 
