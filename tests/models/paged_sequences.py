@@ -56,6 +56,13 @@ class PagedSequences:
         self.decoder.forward(batch, torch.from_numpy(batch.token_ids), hidden)
         return hidden
 
+    def fork(self, source: int, key: int, tokens: int) -> None:
+        """Begin a sequence with the pages of another's first `tokens`, whole pages."""
+        assert tokens % self._page_size == 0
+        assert tokens <= self._lengths[source]
+        self._pages[key] = self._pages[source][: tokens // self._page_size]
+        self._lengths[key] = tokens
+
     def _batch(self, chunks: dict[int, list[int]], logits_of: str) -> Batch:
         positions: list[int] = []
         slots: list[int] = []

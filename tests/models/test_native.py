@@ -143,6 +143,47 @@ def test_row_is_bit_identical_in_any_company(dtype: torch.dtype, quantize: Quant
         assert torch.equal(alone.step({key: more[key]})[0], batched[1][key])
 
 
+TREE = [(0, 0, 420), (1, 0, 384), (2, 0, 288), (3, 2, 288), (4, 1, 528), (5, 4, 528), (6, 0, 48), (7, 6, 240)]
+"""Key, the sequence it begins like, and with how many tokens (for the first: all it has)."""
+
+
+def tree_of_rows(sequences: NativeSequences | None) -> dict[int, list[int]]:
+    """Rows that begin alike, by key; computed with shared pages where `sequences` are given."""
+    rows: dict[int, list[int]] = {}
+    for key, source, shared in TREE:
+        start = shared if key else 0
+        rows[key] = [*rows.get(source, [])[:start], *ids(560 - start if key % 3 else 420, 211, seed=70 + key)]
+        if sequences is not None:
+            if key:
+                sequences.fork(source, key, start)
+            sequences.step({key: rows[key][start:]})
+    return rows
+
+
+@pytest.mark.parametrize("page_size", [4, 16, 48])
+@pytest.mark.parametrize(("dtype", "quantize"), FORMATS)
+def test_shared_pages_change_nothing(
+    dtype: torch.dtype, quantize: Quantize, page_size: int, isa: Isa
+) -> None:
+    """Decode and prefill over a tree of shared pages give the bits of each row alone with its own."""
+    model = random_model(dtype=dtype, num_heads=6, head_dim=64, hidden_size=192, sliding_window=(None, 200))
+    pages = 8 * 900 // page_size
+    shared = NativeSequences(
+        model, num_pages=pages, page_size=page_size, threads=2, isa=isa, quantize=quantize, seed=1
+    )
+    alone = NativeSequences(
+        model, num_pages=pages, page_size=page_size, threads=1, isa=isa, quantize=quantize, seed=2
+    )
+    rows = tree_of_rows(shared)
+    for key, row in rows.items():
+        alone.step({key: row})
+    for counts in ([1] * 8, [1, 20, 1, 1, 40, 1, 2, 1], [1, 1]):
+        news = {key: ids(count, 211, seed=key) for key, count in enumerate(counts)}
+        together = shared.step(news)
+        for key, tokens in news.items():
+            assert torch.equal(together[key], alone.step({key: tokens})[0])
+
+
 def divergence(expected: Tensor, computed: Tensor) -> float:
     """Mean KL divergence in nats a token."""
     target, other = F.log_softmax(expected, -1), F.log_softmax(computed, -1)

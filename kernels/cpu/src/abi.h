@@ -9,7 +9,7 @@ namespace radish {
 enum Format : int32_t {
   kF32 = 0,
   kBF16 = 1,
-  kQ8 = 2,  // int8 in groups that share a scale: packed.h tells it of weights, rows.h of activations
+  kQ8 = 2,  // int8 that share a scale: packed.h tells it of weights, rows.h of activations, pages.h of pages
 };
 
 enum Kind : int32_t {

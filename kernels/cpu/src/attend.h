@@ -1,4 +1,4 @@
-// How threads share out the attention of a step. Neither way changes what a query computes.
+// How threads share out the attention of a step. No way changes what a query computes.
 #pragma once
 
 #include "attention.h"
@@ -6,32 +6,36 @@
 namespace radish {
 
 // Whole items, taken by whichever thread is free: their lengths differ.
-template <class Mul>
+template <class Chunk>
 void attend_items(const Context& c, const Op& op, int thread) {
-  Attention<Mul> attention(c, op, thread);
-  const int64_t count = static_cast<int64_t>(c.items.size());
-  for (int64_t i; (i = c.claimed->fetch_add(1, std::memory_order_relaxed)) < count;) {
-    attention.open(c.items[i]);
-    attention.clear();
+  Attention<Chunk> attention(c, op, thread);
+  const std::vector<AttendItem>& items = c.attention.items;
+  const int64_t count = static_cast<int64_t>(items.size());
+  for (int64_t i; (i = c.progress->claimed.fetch_add(1, std::memory_order_relaxed)) < count;) {
+    attention.open(items[i]);
+    wait_until([&] { return c.progress->done.load(std::memory_order_acquire) >= items[i].after; });
+    attention.begin();
     for (int chunk = attention.first_chunk(); chunk < attention.end_chunk(); ++chunk) {
       attention.run_chunk(chunk);
       attention.merge(attention.partial());
     }
-    attention.write();
+    attention.end();
+    c.progress->done.fetch_add(1, std::memory_order_release);
   }
 }
 
 // Too few items to occupy the threads: they share out chunks, and partials are merged afterwards.
-template <class Mul>
+template <class Chunk>
 void attend_chunks(const Context& c, const Op& op, int thread) {
-  Attention<Mul> attention(c, op, thread);
-  const int64_t count = static_cast<int64_t>(c.items.size()), chunks = c.split_chunks;
+  Attention<Chunk> attention(c, op, thread);
+  const std::vector<AttendItem>& items = c.attention.items;
+  const int64_t count = static_cast<int64_t>(items.size()), chunks = c.attention.split_chunks;
   const int64_t floats = State::floats(kQueries, c.geometry.head_dim);
   const auto state = [&](int64_t item, int64_t chunk) {
     return State::at(reinterpret_cast<float*>(c.states.data()) + (item * chunks + chunk) * floats, kQueries);
   };
-  for (int64_t i; (i = c.claimed->fetch_add(1, std::memory_order_relaxed)) < count * chunks;) {
-    attention.open(c.items[i / chunks]);
+  for (int64_t i; (i = c.progress->claimed.fetch_add(1, std::memory_order_relaxed)) < count * chunks;) {
+    attention.open(items[i / chunks]);
     const int chunk = static_cast<int>(i % chunks);
     if (chunk < attention.first_chunk() || chunk >= attention.end_chunk()) continue;
     attention.use_partial(state(i / chunks, chunk));
@@ -39,21 +43,21 @@ void attend_chunks(const Context& c, const Op& op, int thread) {
   }
   c.pool.barrier();
   for (int64_t i = thread; i < count; i += c.threads) {
-    attention.open(c.items[i]);
-    attention.clear();
+    attention.open(items[i]);
+    attention.begin();
     for (int chunk = attention.first_chunk(); chunk < attention.end_chunk(); ++chunk) {
       attention.merge(state(i, chunk));
     }
-    attention.write();
+    attention.end();
   }
 }
 
-template <class Mul>
+template <class Chunk>
 void attend(const Context& c, const Op& op, int thread) {
-  if (c.split_chunks > 0) {
-    attend_chunks<Mul>(c, op, thread);
+  if (c.attention.split_chunks > 0) {
+    attend_chunks<Chunk>(c, op, thread);
   } else {
-    attend_items<Mul>(c, op, thread);
+    attend_items<Chunk>(c, op, thread);
   }
 }
 

@@ -6,17 +6,12 @@
 #include <vector>
 
 #include "abi.h"
+#include "cascade.h"
 #include "memory.h"
-#include "pages.h"
 #include "pool.h"
+#include "state.h"
 
 namespace radish {
-
-// One piece of attention: queries [first, last) of a row and KV head, counted token by token and, within
-// a token, head by head of the group.
-struct AttendItem {
-  int32_t row, kv_head, first, last;
-};
 
 // Working memory of one thread.
 struct Scratch {
@@ -29,15 +24,20 @@ struct Buffer {
   Memory memory;
 };
 
+// How far the threads are with the items of one attention.
+struct Progress {
+  std::atomic<int64_t> claimed{0}, done{0};
+};
+
 struct Context {
   const Geometry& geometry;
   const Step& step;
   std::vector<Buffer>& buffers;
   std::vector<Scratch>& scratches;
-  const std::vector<AttendItem>& items;
-  int64_t split_chunks;           // chunks of the longest row when items are split along keys, else 0
-  const Memory& states;           // partial softmaxes of split items
-  std::atomic<int64_t>* claimed;  // pieces of the running attention that threads took
+  const AttentionPlan& attention;
+  const Memory& states;  // partial softmaxes of items that are split along keys
+  const State& carried;  // states of [tokens][heads] between items
+  Progress* progress;    // of the running attention
   Pool& pool;
   int threads;
 

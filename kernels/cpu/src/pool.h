@@ -25,6 +25,18 @@ inline void relax() {
 #endif
 }
 
+// Spins until something is true, and yields when that takes long: another process may have the core.
+template <class Condition>
+inline void wait_until(Condition condition) {
+  for (int spins = 0; !condition(); ++spins) {
+    if (spins < 2000) {
+      relax();
+    } else {
+      sched_yield();
+    }
+  }
+}
+
 class Pool {
  public:
   // Throws std::system_error when the system gives no more threads.
@@ -62,13 +74,7 @@ class Pool {
       generation_.store(generation + 1, std::memory_order_release);
       return;
     }
-    for (int spins = 0; generation_.load(std::memory_order_acquire) == generation; ++spins) {
-      if (spins < 2000) {
-        relax();
-      } else {
-        sched_yield();
-      }
-    }
+    wait_until([&] { return generation_.load(std::memory_order_acquire) != generation; });
   }
 
  private:

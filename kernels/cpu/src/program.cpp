@@ -19,18 +19,27 @@ namespace {
 
 enum Status : int32_t { kOk = 0, kNoMemory = 1, kBadToken = 2, kBadPlace = 3 };
 
+// Calls a function with what multiplies, and what attends to, pages of a format.
+template <class Function>
+auto with_pages(int32_t format, Function function) {
+  if (format == kQ8) return function.template operator()<PageQ8, ChunkQ8>();
+  if (format == kBF16) return function.template operator()<MulBF16, Chunk<MulBF16>>();
+  return function.template operator()<MulF32, Chunk<MulF32>>();
+}
+
 class Program {
  public:
   Program(Pool& pool, const Geometry& geometry, const Op* ops, int64_t op_count, const int64_t* row_bytes,
           int64_t buffer_count)
-      : pool_(pool), geometry_(geometry), ops_(ops, ops + op_count), scratches_(pool.threads()), claimed_(op_count) {
+      : pool_(pool), geometry_(geometry), ops_(ops, ops + op_count), scratches_(pool.threads()), progress_(op_count) {
     int64_t widest = 0;
     for (int64_t i = 0; i < buffer_count; ++i) {
       buffers_.push_back({row_bytes[i], Memory()});
       widest = std::max(widest, row_bytes[i]);
     }
-    const int64_t attention = geometry.kv_format == kF32 ? Attention<MulF32>::scratch_bytes(geometry.head_dim)
-                                                         : Attention<MulBF16>::scratch_bytes(geometry.head_dim);
+    const int64_t attention = with_pages(geometry.kv_format, [&]<class Mul, class Chunk>() {
+      return Attention<Chunk>::scratch_bytes(geometry.head_dim);
+    });
     for (Scratch& scratch : scratches_) {
       scratch.norm.resize(widest);
       scratch.attention.reserve(attention);
@@ -40,12 +49,16 @@ class Program {
   Status run(const Step& step) {
     if (const Status status = check(step); status != kOk) return status;
     for (Buffer& buffer : buffers_) buffer.memory.reserve(step.tokens * buffer.row_bytes);
-    const int64_t split = plan_attention(step);
-    for (auto& claimed : claimed_) claimed.store(0, std::memory_order_relaxed);
+    attention_.plan(step, geometry_, pool_.threads());
+    const State carried = reserve_states(step);
+    for (Progress& progress : progress_) {
+      progress.claimed.store(0, std::memory_order_relaxed);
+      progress.done.store(0, std::memory_order_relaxed);
+    }
     pool_.run([&](int thread) {
-      Context context{geometry_, step, buffers_, scratches_, items_, split, states_, nullptr, pool_, pool_.threads()};
+      Context context{geometry_, step, buffers_, scratches_, attention_, states_, carried, nullptr, pool_, pool_.threads()};
       for (size_t i = 0; i < ops_.size(); ++i) {
-        context.claimed = &claimed_[i];
+        context.progress = &progress_[i];
         execute(context, ops_[i], thread);
         if (i + 1 < ops_.size()) pool_.barrier();
       }
@@ -55,14 +68,14 @@ class Program {
 
  private:
   static void execute(const Context& c, const Op& op, int thread) {
-    const bool wide = c.geometry.kv_format == kF32;
+    const int32_t pages = c.geometry.kv_format;
     switch (op.kind) {
       case kEmbed: return embed(c, op, thread);
       case kNorm: return norm(c, op, thread);
       case kQuantize: return quantize(c, op, thread);
       case kHidden: return hidden(c, op, thread);
-      case kRotate: return wide ? rotate<MulF32>(c, op, thread) : rotate<MulBF16>(c, op, thread);
-      case kAttend: return wide ? attend<MulF32>(c, op, thread) : attend<MulBF16>(c, op, thread);
+      case kRotate: return with_pages(pages, [&]<class Mul, class Chunk>() { rotate<Mul>(c, op, thread); });
+      case kAttend: return with_pages(pages, [&]<class Mul, class Chunk>() { attend<Chunk>(c, op, thread); });
       case kLinear:
         if (op.src_format == kQ8) return linear_q8(c, op, thread);
         return op.src_format == kF32 ? linear<MulF32>(c, op, thread) : linear<MulBF16>(c, op, thread);
@@ -96,23 +109,12 @@ class Program {
     return kOk;
   }
 
-  // Fills items_; returns Context::split_chunks.
-  int64_t plan_attention(const Step& step) {
-    const int group = geometry_.heads / geometry_.kv_heads;
-    int longest = 0;
-    items_.clear();
-    for (int r = 0; r < step.rows; ++r) {
-      const int queries = (step.query_starts[r + 1] - step.query_starts[r]) * group;
-      longest = std::max(longest, step.context_lens[r]);
-      // Later queries see more keys: the longest pieces go first.
-      for (int last = queries; last > 0; last -= kQueries) {
-        for (int h = 0; h < geometry_.kv_heads; ++h) items_.push_back({r, h, std::max(0, last - kQueries), last});
-      }
-    }
-    const int64_t count = static_cast<int64_t>(items_.size()), chunks = (longest + kChunk - 1) / kChunk;
-    if (pool_.threads() == 1 || chunks == 1 || count >= 4 * pool_.threads()) return 0;
-    states_.reserve(count * chunks * State::floats(kQueries, geometry_.head_dim) * sizeof(float));
-    return chunks;
+  // Room for what attention leaves between its parts; returns that of states carried between items.
+  State reserve_states(const Step& step) {
+    const int64_t chunks = attention_.split_chunks, items = attention_.items.size();
+    const int64_t queries = chunks > 0 ? items * chunks * kQueries : int64_t{step.tokens} * geometry_.heads;
+    states_.reserve(State::floats(queries, geometry_.head_dim) * sizeof(float));
+    return State::at(reinterpret_cast<float*>(states_.data()), queries);
   }
 
   Pool& pool_;
@@ -120,8 +122,8 @@ class Program {
   const std::vector<Op> ops_;
   std::vector<Buffer> buffers_;
   std::vector<Scratch> scratches_;
-  std::vector<AttendItem> items_;
-  std::vector<std::atomic<int64_t>> claimed_;
+  AttentionPlan attention_;
+  std::vector<Progress> progress_;
   Memory states_;
 };
 

@@ -7,6 +7,7 @@
 #include "abi.h"
 #include "context.h"
 #include "packed.h"
+#include "pages.h"
 #include "vec.h"
 
 namespace radish {
@@ -181,6 +182,39 @@ inline void write_kv(const Pages<Mul>& pages, int layer, int64_t slot, int kv_he
   }
 }
 
+// Stores the scale of a vector's int8 codes; returns its inverse.
+inline float scale_token(const float* x, int64_t count, uint16_t* scale) {
+  F most = zero();
+  for (int64_t i = 0; i < count; i += kLanes) most = max(most, abs(load(x + i)));
+  *scale = bf16_above(largest(most) / 127.0f);
+  const float rounded = from_bf16(*scale);
+  return rounded > 0.0f ? 1.0f / rounded : 0.0f;
+}
+
+// The same in int8, one scale for the key and one for the value.
+inline void write_kv(const Pages<PageQ8>& pages, int layer, int64_t slot, int kv_head, const float* key,
+                     const float* value) {
+  constexpr int kPack = PageQ8::kPack;
+  const int64_t page = slot / pages.page_size, offset = slot % pages.page_size;
+  const int64_t block = offset / pages.block, lane = offset % pages.block, value_pack = pages.value_pack();
+  const int64_t before = block * pages.block * pages.head_dim;
+  uint8_t* keys = pages.keys(layer, page, kv_head) + before + lane * kPack;
+  uint8_t* values = pages.values(layer, page, kv_head) + before + lane / value_pack * value_pack * pages.head_dim +
+                    lane % value_pack;
+  uint16_t* scales = pages.scales(layer, page, kv_head) + offset;
+  const F key_inverse = splat(scale_token(key, pages.head_dim, scales));
+  const F value_inverse = splat(scale_token(value, pages.head_dim, scales + pages.page_size));
+  int8_t codes[kLanes];
+  for (int64_t d = 0; d < pages.head_dim; d += kLanes) {
+    store_i8(codes, load(key + d) * key_inverse);
+    for (int i = 0; i < kLanes; i += kPack) {
+      for (int k = 0; k < kPack; ++k) keys[(d + i) * pages.block + k] = static_cast<uint8_t>(codes[i + k] + 128);
+    }
+    store_i8(codes, load(value + d) * value_inverse);
+    for (int i = 0; i < kLanes; ++i) values[(d + i) * value_pack] = static_cast<uint8_t>(codes[i] + 128);
+  }
+}
+
 template <class Mul>
 inline void rotate(const Context& c, const Op& op, int thread) {
   const Geometry& g = c.geometry;
@@ -195,7 +229,7 @@ inline void rotate(const Context& c, const Op& op, int thread) {
       float* head = qkv + static_cast<int64_t>(h) * g.head_dim;
       rotate_head(g, head, op.q_norm, op.eps, angles);
       for (int i = 0; i < g.head_dim; i += kLanes) {
-        store_as(g.kv_format, queries, static_cast<int64_t>(h) * g.head_dim + i, load(head + i) * scale);
+        store_as(g.kv_format == kBF16 ? kBF16 : kF32, queries, static_cast<int64_t>(h) * g.head_dim + i, load(head + i) * scale);
       }
     }
     float* keys = qkv + static_cast<int64_t>(g.heads) * g.head_dim;
