@@ -51,18 +51,21 @@ export class StepsChart {
     const shown = this.#steps.slice(-Math.max(1, Math.floor(width / BAR)));
     const total = (step) => KINDS.reduce((sum, kind) => sum + step[kind], 0);
     const most = Math.max(8, ...shown.map(total));
+    const left = width - shown.length * BAR;
     shown.forEach((step, index) => {
       let y = height;
       for (const kind of KINDS) {
         const size = step[kind] ? Math.max(1.5, (step[kind] / most) * (height - 14)) : 0;
         y -= size;
         context.fillStyle = colour(COLOURS[kind]);
-        context.fillRect(index * BAR, y, BAR - 1.5, size);
+        context.fillRect(left + index * BAR, y, BAR - 1.5, size);
       }
     });
     context.fillStyle = colour("soft");
     context.font = "11px system-ui, sans-serif";
     context.fillText(`${most} tokens`, 0, 10);
+    context.fillRect(0, 13, width, 0.5);
+    context.fillRect(0, height - 0.5, width, 0.5);
     this.#describe(shown);
   }
 

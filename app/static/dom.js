@@ -43,10 +43,10 @@ export function canvasContext(canvas, height = canvas.clientHeight) {
   return { context, width, height };
 }
 
-/** Fill a list with the meaning of each colour and a number: `[{name, colour, value, striped}]`. */
+/** Fill a list with the meaning of each colour and a number: `[{name, colour, value, shape}]`. */
 export function legend(list, entries) {
-  list.replaceChildren(...entries.map(({ name, colour: of, value, striped, id }) => {
-    const swatch = el("span", { className: striped ? "swatch striped" : "swatch" });
+  list.replaceChildren(...entries.map(({ name, colour: of, value, shape = "", id }) => {
+    const swatch = el("span", { className: `swatch ${shape}` });
     swatch.style.setProperty("--colour", `var(--${of})`);
     return el("li", {}, swatch, name, ...(value === undefined ? [] : [el("b", id ? { id } : {}, String(value))]));
   }));
@@ -62,11 +62,17 @@ export function duration(seconds) {
   return seconds < 100 ? `${seconds.toFixed(1)} s` : `${Math.round(seconds)} s`;
 }
 
-/** A hue for a request, the same wherever it is drawn. */
+const MOST_HUES = 512;
+const hues = new Map();
+let coloured = 0;
+
+/** A colour for a request, the same wherever it is drawn. */
 export function requestColour(id) {
-  let hash = 0;
-  for (const character of id) hash = (hash * 31 + character.charCodeAt(0)) >>> 0;
-  return `hsl(${Math.round(hash * 137.508) % 360} 65% 55%)`; // the golden angle keeps neighbours apart
+  if (!hues.has(id)) {
+    hues.set(id, Math.round(coloured++ * 137.508) % 360); // the golden angle keeps neighbours apart
+    if (hues.size > MOST_HUES) hues.delete(hues.keys().next().value);
+  }
+  return `hsl(${hues.get(id)} 65% 55%)`;
 }
 
 export const shortName = (id) => id.replace(/^(chatcmpl|cmpl)-/, "").replace(/^(.{6}).*?((-\d+)?)$/, "$1");

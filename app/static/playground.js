@@ -72,16 +72,18 @@ class Chat {
       else answer.end(error.message, true);
     }
     this.running = undefined;
+    const waits = [$("stop"), document.body].includes(document.activeElement);
     this.#showRunning(false);
     if (answer.text) this.messages.push({ role: "assistant", content: answer.text });
     else this.messages.splice(this.messages.indexOf(question), 1);
-    $("prompt").focus();
+    if (waits) $("prompt").focus(); // whoever went elsewhere meanwhile is left there
   }
 
   #showRunning(on) {
+    const sent = document.activeElement === $("send");
     $("send").hidden = on;
     $("stop").hidden = !on;
-    if (on) $("stop").focus();
+    if (on && sent) $("stop").focus();
   }
 }
 

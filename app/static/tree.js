@@ -7,7 +7,9 @@ const ROW = 27;
 const HEIGHT = 21;
 const GAP = 34;
 const MOST_ROWS = 60;
-const NARROWEST = 84;
+const NARROWEST = 104;
+const WIDEST_MORE = 150;
+const MOST_STRETCH = 4;
 
 export class TreePicture {
   #focused = 0;
@@ -28,10 +30,10 @@ export class TreePicture {
     $("tree-note").textContent = nodes.length
       ? `${plural(total, "node")}, ${nodes.filter((node) => node.users).length} in use, ${shared} by several`
       : "empty";
-    const state = JSON.stringify(nodes);
+    const state = `${$("tree-scroll").clientWidth} ${JSON.stringify(nodes)}`;
     if (state === this.#drawn) return;
     this.#drawn = state;
-    this.#draw(layOut(nodes));
+    this.#draw(layOut(nodes, $("tree-scroll").clientWidth));
   }
 
   #draw({ placed, rows, width, left }) {
@@ -88,14 +90,16 @@ export class TreePicture {
 }
 
 /** Places for as many nodes as fit: leaves one below the other, parents beside their first child. */
-function layOut(nodes) {
+function layOut(nodes, room) {
   const children = Map.groupBy(nodes, (node) => node.parent);
   const most = Math.max(1, ...nodes.map((node) => node.pages));
+  const more = (node) => WIDEST_MORE * Math.sqrt(node.pages / most);
+  const stretch = stretchThatFits(children, more, room);
   const placed = [];
   let rows = 0;
   let width = 0;
   const place = (node, x, depth, parent) => {
-    const size = NARROWEST + 150 * Math.sqrt(node.pages / most);
+    const size = NARROWEST + stretch * more(node);
     const mine = { node, x, y: rows * ROW + (ROW - HEIGHT) / 2, width: size, depth, parent, children: [] };
     placed.push(mine);
     width = Math.max(width, x + size + 2);
@@ -112,6 +116,20 @@ function layOut(nodes) {
     rows += 1;
   }
   return { placed, rows, width, left: nodes.length - placed.length };
+}
+
+/** By how much bars may be longer so that the longest path still fits in `room` pixels; at least 1. */
+function stretchThatFits(children, more, room) {
+  let stretch = MOST_STRETCH;
+  const follow = (id, fixed, scaled) => {
+    for (const node of children.get(id) ?? []) {
+      const [before, with_] = [fixed + NARROWEST, scaled + more(node)];
+      stretch = Math.min(stretch, (room - before - 4) / with_);
+      follow(node.id, before + GAP, with_);
+    }
+  };
+  follow(0, 0, 0);
+  return Math.max(1, stretch);
 }
 
 function edge({ node, x, y, parent }) {

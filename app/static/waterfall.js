@@ -11,9 +11,14 @@ export class Waterfall {
   #ended = [];
 
   constructor() {
-    legend($("waterfall-legend"), ["queued", "prefill", "decode", "recompute", "stalled"].map((kind) => ({
-      name: kind === "recompute" ? "computed again" : kind, colour: kind, striped: kind === "stalled",
-    })));
+    legend($("waterfall-legend"), [
+      { name: "queued", colour: "queued" },
+      { name: "prefill, a block a chunk", colour: "prefill" },
+      { name: "first token", colour: "text", shape: "mark" },
+      { name: "decode", colour: "decode" },
+      { name: "computed again", colour: "recompute" },
+      { name: "stalled", colour: "stalled", shape: "striped" },
+    ]);
     $("waterfall").after(stripes());
   }
 
@@ -51,7 +56,8 @@ function draw(row, start, scale, now) {
   return el("li", { "data-request": row.request, "data-state": row.state },
     el("span", { className: "who", title: row.request }, dot, el("span", {}, `${shortName(row.request)}${row.index ? `.${row.index}` : ""}`)),
     svg("svg", { viewBox: `0 0 ${WIDTH} 18`, preserveAspectRatio: "none", role: "img", "aria-label": label }, ...bars),
-    el("span", { className: "what" }, `${row.cached_tokens ? `${row.cached_tokens}+` : ""}${row.prompt_tokens - row.cached_tokens} → ${row.output_tokens} ${STATES[row.state]}`));
+    el("span", { className: "what" },
+      `${row.prompt_tokens} in${row.cached_tokens ? `, ${row.cached_tokens} cached` : ""} · ${row.output_tokens} out · ${STATES[row.state]}`));
 }
 
 const STATES = { waiting: "waiting", running: "running", stop: "done", length: "at limit", abort: "stopped", error: "failed" };

@@ -40,19 +40,20 @@ async def real_server() -> AsyncIterator[str]:
     await process.wait()
 
 
-async def load(url: str) -> None:
-    """Two families of requests, each with a common beginning."""
+async def load(url: str, *, max_tokens: int) -> None:
+    """Two families of requests, each with a common beginning, and one with a long prompt."""
     async with httpx.AsyncClient(base_url=url, timeout=120) as http:
         model = (await http.get("/v1/models")).json()["data"][0]["id"]
+        asked = [(system, question) for system in (GARDENER, TRANSLATOR) for question in QUESTIONS]
+        report = f"{max_tokens} weeks ago it rained. " + "The radishes grew by two centimetres a week. " * 60
         bodies = [
             {
                 "model": model,
                 "messages": [{"role": "system", "content": system}, {"role": "user", "content": question}],
-                "max_tokens": 90,
+                "max_tokens": max_tokens,
                 "ignore_eos": True,
             }
-            for system in (GARDENER, TRANSLATOR)
-            for question in QUESTIONS
+            for system, question in [*asked, (GARDENER, report)]
         ]
         await asyncio.gather(*(http.post("/v1/chat/completions", json=body) for body in bodies))
 
@@ -62,9 +63,9 @@ async def started(url: str) -> None:
     async with httpx.AsyncClient(base_url=url) as http:
         while True:
             picture = (await http.get("/live/snapshot")).json()["picture"]
-            if (
-                picture["running"] == len(QUESTIONS) * 2 + 1
-                and picture["counters"]["generation_tokens"] > 250
+            sequences = picture["sequences"]
+            if len(sequences) == len(QUESTIONS) * 2 + 2 and all(
+                sequence["output_tokens"] > 25 for sequence in sequences
             ):
                 return
             await asyncio.sleep(0.2)
@@ -84,12 +85,13 @@ async def open_page(browser: Browser, url: str, *, width: int, height: int, them
 async def test_pictures(browser: Browser) -> None:
     PICTURES.mkdir(exist_ok=True)
     async with real_server() as url:
-        light = await open_page(browser, url, width=1360, height=1400, theme="light")
-        dark = await open_page(browser, url, width=1360, height=1400, theme="dark")
+        light = await open_page(browser, url, width=1360, height=1440, theme="light")
+        dark = await open_page(browser, url, width=1360, height=1440, theme="dark")
         phone = await open_page(browser, url, width=390, height=844, theme="dark")
+        await load(url, max_tokens=50)
         await light.get_by_label("Message", exact=True).fill("Why do radishes taste sharp?")
         await light.keyboard.press("Enter")
-        others = asyncio.create_task(load(url))
+        others = asyncio.create_task(load(url, max_tokens=160))
         await started(url)
         await light.screenshot(path=PICTURES / "page.png")
         await phone.get_by_role("tab", name="Live").click()
