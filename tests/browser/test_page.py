@@ -105,6 +105,21 @@ async def test_the_tree_shows_two_shared_prefixes_and_who_uses_them(page: Page, 
     await expect(page.locator("#tree .used")).to_have_count(0)
 
 
+async def test_the_waterfall_shows_each_chunk_of_a_prompt(page: Page, served: Served) -> None:
+    size = served.engine.config.max_batch_tokens
+    length = 2 * size + size // 2
+    await served.complete("x" * length, max_tokens=3)
+    row = page.locator("#waterfall li[data-state=length]").last
+    await expect(row).to_contain_text(f"{length} in · 3 out · at limit")
+    for kind, count in {"queued": 1, "prefill": 3, "first-token": 1, "decode": 1, "stalled": 0}.items():
+        await expect(row.locator(f"rect.{kind}")).to_have_count(count)
+    titles = await row.locator("rect.prefill title").all_text_contents()
+    assert [title.partition(", ")[2].partition(" in ")[0] for title in titles] == [
+        *(f"{size} tokens", f"{size} tokens"),
+        f"{size // 2} tokens",
+    ]
+
+
 async def test_the_light_tells_what_a_schema_is_worth(page: Page, served: Served) -> None:
     await page.get_by_text("Structured output").click()
     await page.get_by_label("Answer is").select_option("json_schema")
