@@ -5,6 +5,9 @@ from __future__ import annotations
 from engine.request import Sequence
 from engine.stream import TokenLogprob, Update
 
+_LATELY = 1 / 8
+"""Weight of the last token in `Sequence.dictated`."""
+
 
 def accept_token(
     sequence: Sequence, token_id: int, logprob: TokenLogprob | None, eos_ids: frozenset[int]
@@ -89,9 +92,11 @@ def append_forced_tokens(sequence: Sequence, update: Update, eos_ids: frozenset[
     They are run as one chunk instead of one step each. A sequence that wants log-probabilities gets
     none appended: only sampling gives those.
     """
-    if sequence.matcher is None or sequence.params.logprobs is not None:
+    if sequence.matcher is None:
         return
-    for token_id in sequence.matcher.forced_tokens():
+    forced = sequence.matcher.forced_tokens() if sequence.params.logprobs is None else []
+    sequence.dictated += _LATELY * (bool(forced) - sequence.dictated)
+    for token_id in forced:
         sequence.supersede_samples()
         if not sequence.matcher.accept(token_id):
             update.merge(_failed(sequence, f"the grammar refused its own token {token_id}"))

@@ -87,6 +87,8 @@ class Sequence:
     """How many tokens after `tokens` are sampled but unread."""
     superseded: int = 0
     """How many samples in flight are to be thrown away, because the grammar dictated those tokens."""
+    dictated: float = 1.0
+    """How often, of late, its grammar dictated what comes after a sampled token (0 to 1)."""
     computed: int = 0
     scheduled: int = 0
     pages: list[int] = field(default_factory=list)

@@ -38,7 +38,8 @@ from engine.watchdog import Watchdog
 _log = logging.getLogger("radish.engine")
 
 _LAG_PERIOD_S = 0.1
-_FEW = 4
+_OVERLAP = 1 / 12
+"""Share of a step's time, about, that planning the next one and giving out tokens takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +194,13 @@ class StepLoop:
         """Whether to land the step in flight before planning the next one.
 
         A token may let its grammar dictate the ones after it. Known in time, they join the next step;
-        learned while that step is in flight, they cost one more. With few sequences, all of them under
-        a grammar, a saved step is worth more than the overlap.
+        learned while that step is in flight, they make its sample worthless. Where all sequences are under
+        grammars and that share of samples would be lost, it is worth more than the overlap.
         """
         running = self._scheduler.running.values()
-        return len(running) <= _FEW and all(sequence.matcher is not None for sequence in running)
+        if not running or any(sequence.matcher is None for sequence in running):
+            return False
+        return sum(sequence.dictated for sequence in running) >= _OVERLAP * len(running)
 
     async def _land(self, step: _Step) -> None:
         """Wait for a step and give its tokens out."""

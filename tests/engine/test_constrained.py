@@ -77,6 +77,30 @@ async def test_forced_tokens_save_steps_and_change_no_text(crowd: int) -> None:
     assert steps[0] < steps[1] / 2
 
 
+@pytest.mark.parametrize("streams", [1, 9])
+@pytest.mark.parametrize(
+    ("schema", "steps", "pays"),
+    [
+        ({"type": "string", "minLength": 60}, 40, False),
+        ({"type": "array", "items": {"enum": ["alabaster", "basalt", "chalk"]}, "minItems": 15}, 6, True),
+    ],
+)
+async def test_a_step_is_read_first_where_much_is_dictated(
+    schema: Any, steps: int, streams: int, *, pays: bool
+) -> None:
+    """Whatever the number of streams."""
+    async with running(num_pages=3000, max_running=16, max_context=400) as (engine, runner):
+        grammar = await compiled(engine, schema)
+        runner.pause()
+        requests = [submit(engine, grammar, f"{n}", max_tokens=300) for n in range(streams)]
+        runner.allow(steps)
+        await until(lambda: all(request.completion_tokens >= 0.75 * steps for request in requests))
+        assert engine._loop._pays_to_read_first() is pays
+        runner.resume()
+        for request in requests:
+            await collect(request)
+
+
 async def test_each_row_sees_its_own_mask_while_others_come_and_go() -> None:
     """D1: plain rows are never masked, constrained ones never with another's mask."""
     async with running(num_pages=600, max_running=16) as (engine, _):
