@@ -40,6 +40,7 @@ UnsupportedList = Annotated[Any, neutral("[]")]
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_obfuscation: UnsupportedFlag = None
     include_json_events: bool | None = None
     """Tell in each chunk which values of the answer's JSON it completed, and where they belong."""
     resumable: bool | None = None
@@ -97,6 +98,11 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     timings: bool | None = None
     """Tell with the answer, or in a last chunk without choices, what GET /v1/requests/{id} tells."""
 
+    user: str | None = None
+    """Whose request it is, in the client's books: says nothing here."""
+    guided_decoding_backend: str | None = None
+    """Which of vLLM's engines enforces a constraint: says nothing here."""
+
     best_of: Annotated[Any, neutral("1", "1.0")] = None
     use_beam_search: UnsupportedFlag = None
     length_penalty: Annotated[Any, neutral("1", "1.0")] = None
@@ -119,6 +125,16 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     mirostat: Annotated[Any, neutral("0")] = None
     dry_multiplier: Annotated[Any, neutral("0", "0.0")] = None
     xtc_probability: Annotated[Any, neutral("0", "0.0")] = None
+    dynatemp_range: Annotated[Any, neutral("0", "0.0")] = None
+    top_n_sigma: Annotated[Any, neutral("-1", "-1.0")] = None
+    samplers: Unsupported = None
+    n_probs: Annotated[Any, neutral("0")] = None
+    timings_per_token: UnsupportedFlag = None
+    return_progress: UnsupportedFlag = None
+    no_stop_trim: UnsupportedFlag = None
+    custom_logit_processor: Unsupported = None
+    lora_path: Unsupported = None
+    session_params: Unsupported = None
 
 
 class JsonSchemaFormat(msgspec.Struct):
@@ -172,6 +188,17 @@ class ChatRequest(SamplingFields, kw_only=True):
     continue_final_message: bool | None = None
     """Go on with the last message instead of answering it."""
 
+    metadata: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    """As the two before it it says nothing here: every prefix is cached; `cache_salt` keeps them apart."""
+
+    service_tier: Annotated[Any, neutral('"auto"', '"default"')] = None
+    prompt_cache_retention: Annotated[Any, neutral('"in_memory"')] = None
+    prompt_cache_options: Annotated[Any, neutral("{}")] = None
+    separate_reasoning: Annotated[Any, neutral("true")] = None
+    stream_reasoning: Annotated[Any, neutral("true")] = None
+    media_io_kwargs: Annotated[Any, neutral("{}")] = None
     audio: Unsupported = None
     modalities: Annotated[Any, neutral('["text"]')] = None
     functions: UnsupportedList = None
@@ -206,14 +233,18 @@ class CompletionRequest(SamplingFields, kw_only=True):
     tools: UnsupportedList = None
 
 
-def refuse_unsupported(request: msgspec.Struct) -> None:
+def refuse_unsupported(request: msgspec.Struct, within: str = "") -> None:
     """Refuse every known parameter that is not implemented, unless its value asks for nothing.
+
+    Args:
+        within: begins the names of parameters, of an object that is one itself.
 
     Raises:
         ApiError: 400 naming the first one.
     """
-    for name, values in _neutral_values(type(request)):
-        if msgspec.json.encode(getattr(request, name)) not in values:
+    for field, values in _neutral_values(type(request)):
+        if msgspec.json.encode(getattr(request, field)) not in values:
+            name = within + field
             raise bad_request(f"The parameter {name!r} is not supported.", name, "unsupported_parameter")
 
 

@@ -71,6 +71,19 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     metadata: dict[str, str] | None = None
     user: str | None = None
 
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    """As `user` it says nothing here."""
+
+    service_tier: Annotated[Any, neutral('"auto"', '"default"')] = None
+    prompt_cache_retention: Annotated[Any, neutral('"in_memory"')] = None
+    prompt_cache_options: Annotated[Any, neutral("{}")] = None
+    stream_options: Annotated[Any, neutral("{}", '{"include_obfuscation":false}')] = None
+    background_options: Annotated[Any, neutral("{}")] = None
+    context_management: UnsupportedList = None
+    access_programs: Unsupported = None
+    moderation: Unsupported = None
+    image: Unsupported = None
     conversation: Unsupported = None
     include: UnsupportedList = None
     max_tool_calls: Unsupported = None

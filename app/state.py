@@ -91,8 +91,10 @@ class AppState:
         """
         self.check_model(request.model)
         refuse_unsupported(request)
-        if request.stream_options is not None and not request.stream:
-            raise bad_request("stream_options needs stream to be true.", "stream_options")
+        if request.stream_options is not None:
+            if not request.stream:
+                raise bad_request("stream_options needs stream to be true.", "stream_options")
+            refuse_unsupported(request.stream_options, within="stream_options.")
 
     def check_model(self, name: str) -> None:
         """Raises ApiError 404 unless `name` is the served model's."""
