@@ -56,6 +56,10 @@ class TokenizerInfo(msgspec.Struct, kw_only=True):
     tokenizer_class: str = "Tokenizer"
     vocab_size: int
     max_model_len: int
+    bos_token: str | None
+    eos_token: str | None
+    unk_token: str | None
+    pad_token: str | None
     bos_token_id: int | None
     eos_token_ids: list[int]
     special_tokens: dict[str, int]
@@ -121,6 +125,10 @@ async def tokenizer_info(request: Request) -> Response:
         TokenizerInfo(
             vocab_size=tokenizer.vocab_size,
             max_model_len=state.engine.max_context,
+            bos_token=tokenizer.named_tokens.get("bos_token"),
+            eos_token=tokenizer.named_tokens.get("eos_token"),
+            unk_token=tokenizer.named_tokens.get("unk_token"),
+            pad_token=tokenizer.named_tokens.get("pad_token"),
             bos_token_id=tokenizer.bos_id,
             eos_token_ids=sorted(tokenizer.eos_ids),
             special_tokens=tokenizer.special_tokens,

@@ -60,6 +60,8 @@ async def test_what_the_server_tells_of_itself(served: Served) -> None:
     assert info["eos_token_ids"] == [258]
     assert info["bos_token_id"] == info["special_tokens"]["<|endoftext|>"] == 256
     assert info["chat_template"] == CHAT_TEMPLATE
+    named = [info[f"{role}_token"] for role in ("bos", "eos", "unk", "pad")]
+    assert named == ["<|endoftext|>", "<|im_end|>", None, None]
 
 
 async def test_every_answer_says_how_long_it_took(served: Served) -> None:
