@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import shlex
 import sys
 from typing import Any
@@ -103,6 +104,44 @@ async def test_the_tree_shows_two_shared_prefixes_and_who_uses_them(page: Page, 
     served.runner.resume()
     await asyncio.gather(*users)
     await expect(page.locator("#tree .used")).to_have_count(0)
+
+
+async def test_the_tiles_and_pictures_tell_the_engine_s_own_counts(page: Page, served: Served) -> None:
+    engine = served.engine
+    prompt = "a common beginning, and then "
+    for end in ("one", "two"):
+        await served.complete(prompt + end, max_tokens=5)
+    started = engine.stats.started
+    await expect(page.locator("#running-note")).to_have_text(f"{started} started")
+    await expect(page.locator("#hit-note")).to_have_text(f"{engine.stats.prefix_hits} tokens")
+    share = round(100 * engine.stats.prefix_hits / engine.stats.prefix_queries)
+    await expect(page.locator("#hit-rate")).to_have_text(f"{share} %")
+    pages = engine.load().pages
+    await expect(page.locator("#pages-used-note")).to_have_text(f"0 of {pages.total}")
+    await expect(page.locator("#page-map")).to_have_attribute(
+        "aria-label",
+        f"{pages.total} pages: 0 private to a sequence, 0 cached and in use, "
+        f"{pages.evictable} cached, {pages.free} free",
+    )
+    await expect(page.locator("#steps-note")).to_contain_text(f" of {engine.history.steps[-1].number:,}, ")
+    for tile in ("ttft", "inter-token"):
+        await expect(page.locator(f"#{tile}")).to_have_text(re.compile(r"^[\d.]+ m?s$"))
+        await expect(page.locator(f"#{tile}-note")).to_have_text(
+            re.compile(r"^p90 [\d.]+ m?s · p99 [\d.]+ m?s$")
+        )
+    steps = list(engine.history.steps)
+    label = await page.locator("#steps-chart").get_attribute("aria-label")
+    assert label is not None
+    shown = int(re.findall(r"last (\d+) steps", label)[0])
+    sums = {
+        kind: sum(getattr(step, kind) for step in steps[-shown:])
+        for kind in ("decode", "prefill", "recompute", "cached")
+    }
+    assert shown <= len(steps)
+    assert label.partition(": ")[2] == (
+        f"{sums['decode']} decode, {sums['prefill']} prefill, {sums['recompute']} computed again, "
+        f"{sums['cached']} cached, not computed"
+    )
 
 
 async def test_the_waterfall_shows_each_chunk_of_a_prompt(page: Page, served: Served) -> None:

@@ -162,6 +162,17 @@ def test_manifests_fit_the_schemas_of_kubernetes(name: str) -> None:
     )
 
 
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+def test_what_kubectl_makes_of_the_folder_is_every_manifest_with_the_common_label() -> None:
+    made = {
+        item["kind"]: item for item in yaml.safe_load_all(run("kubectl", "kustomize", OPS / "kubernetes"))
+    }
+    written = [manifest(name) for name in ("deployment", "service", "podmonitor", "hpa")]
+    for item in written:
+        item["metadata"]["labels"]["app.kubernetes.io/part-of"] = "radish"
+    assert made == {item["kind"]: item for item in written}
+
+
 def test_the_pod_monitor_fits_the_schema_of_the_prometheus_operator() -> None:
     """What the schema does not know is lost on the way through it."""
     written = manifest("podmonitor")
