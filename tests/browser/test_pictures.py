@@ -85,8 +85,8 @@ async def open_page(browser: Browser, url: str, *, width: int, height: int, them
 async def test_pictures(browser: Browser) -> None:
     PICTURES.mkdir(exist_ok=True)
     async with real_server() as url:
-        light = await open_page(browser, url, width=1360, height=1440, theme="light")
-        dark = await open_page(browser, url, width=1360, height=1440, theme="dark")
+        light = await open_page(browser, url, width=1360, height=1470, theme="light")
+        dark = await open_page(browser, url, width=1360, height=1470, theme="dark")
         phone = await open_page(browser, url, width=390, height=844, theme="dark")
         await load(url, max_tokens=50)
         await light.get_by_label("Message", exact=True).fill("Why do radishes taste sharp?")
