@@ -16,6 +16,7 @@ from grammars.base import MaskRow
 from grammars.regular.ast import NOTHING, Regex, literal
 from grammars.regular.derivative import derive_text
 from grammars.regular.questions import is_prolific
+from grammars.schema.distinct import Distinct
 from grammars.schema.endings import fresh_word
 from grammars.schema.partial import write
 from grammars.schema.points import Level, Mode, OffGrammarError, Point, RepeatedError
@@ -34,13 +35,18 @@ class Repeats:
         self._reader = reader
         self._token_bytes = vocabulary.token_bytes
         self._spellings = vocabulary.spellings
+        self._distinct = Distinct(reader) if reader.tables.has_compared else None
 
     def is_dead(self, point: Point) -> bool:
         """Whether the name or item at `point` can only become one that is already there."""
+        return self._repeats_text(point) or (self._distinct is not None and self._distinct.is_dead(point))
+
+    def _repeats_text(self, point: Point) -> bool:
+        """Whether that is so of the name, or the item without parts, that is being written."""
         if not point.level.seen or not _is_compared(point):
             return False
         start = point.text if point.mode != Mode.QUOTED else f'"{point.text}'
-        begun = any(text.startswith(start) for text in point.level.seen)
+        begun = any(isinstance(text, str) and text.startswith(start) for text in point.level.seen)
         return begun and self._may_die(point) and not self._can_be_fresh(point, point.text)
 
     def forbid(self, row: MaskRow, point: Point) -> None:
@@ -50,7 +56,10 @@ class Repeats:
         may_die = self._may_die(point)
         for ids in self._direct(point, may_die=may_die):
             _clear(row, ids)
-        for token_id in self._doubtful(row, point, may_die=may_die):
+        doubtful = self._doubtful(row, point, may_die=may_die)
+        if self._distinct is not None and self._distinct.is_at_risk(point):
+            doubtful += self._risky(row, point, self._distinct)
+        for token_id in dict.fromkeys(doubtful):
             try:
                 dead = self.is_dead(self._reader.advance(point, self._token_bytes[token_id]))
             except RepeatedError:
@@ -86,10 +95,31 @@ class Repeats:
             if point.level.distinct:
                 ids = np.union1d(ids, spellings.escaped_quote)
         elif may_die:
-            ids = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+            ids = _all_set(row)
             ids = ids[ids < len(self._token_bytes)]
         else:
             ids = np.union1d(spellings.two_quotes, spellings.ends_bare)
+        found: list[int] = ids[_is_set(row, ids)].tolist()
+        return found
+
+    def _risky(self, row: MaskRow, point: Point, distinct: Distinct) -> list[int]:
+        """Allowed tokens that may make an item with parts a repetition."""
+        spellings = self._spellings
+        quoted = point.mode in (Mode.KEY, Mode.QUOTED)
+        sets = [spellings.two_quotes]
+        if distinct.is_open_ended(point):
+            # Then only a bracket decides.
+            sets.append(spellings.quote_and_bracket if quoted else spellings.brackets)
+        elif point.mode == Mode.QUOTED and distinct.has_many_ways(point):
+            written = len(write(point.text).encode() + point.rest)
+            ends = [write(text).encode()[written:] + b'"' for text in distinct.risky_texts(point)]
+            sets += [spellings.escaped_quote, *map(spellings.starting_with, ends)]
+        elif point.level.distinct and distinct.has_many_ways(point):
+            sets += [spellings.brackets, spellings.ends_bare]
+        else:
+            sets.append(_all_set(row))
+        ids = np.unique(np.concatenate(sets))
+        ids = ids[ids < len(self._token_bytes)]
         found: list[int] = ids[_is_set(row, ids)].tolist()
         return found
 
@@ -157,9 +187,10 @@ def _is_compared(point: Point) -> bool:
 def _seen_strings(point: Point) -> Iterator[str]:
     """The strings that must not be repeated where `point` is."""
     if point.mode == Mode.KEY:
-        yield from point.level.seen
+        yield from (name for name in point.level.seen if isinstance(name, str))
     else:
-        yield from (text[1:] for text in point.level.seen if text.startswith('"'))
+        texts = (text for text in point.level.seen if isinstance(text, str))
+        yield from (text[1:] for text in texts if text.startswith('"'))
 
 
 def _anything_seen(level: Level | None) -> bool:
@@ -168,6 +199,11 @@ def _anything_seen(level: Level | None) -> bool:
             return True
         level = level.parent
     return False
+
+
+def _all_set(row: MaskRow) -> Ids:
+    ids: Ids = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+    return ids
 
 
 def _is_set(row: MaskRow, ids: Ids) -> npt.NDArray[np.bool_]:

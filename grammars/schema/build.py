@@ -88,7 +88,7 @@ class _Builder:
         self._add_text(rule, alt(words), quoted=False)
         self._add_text(rule, meaning.strings.language, quoted=True)
         for arrays in meaning.arrays:
-            rule.sequences += build_arrays(arrays, self._rule, self._values, self._is_plain)
+            rule.sequences += build_arrays(arrays, self._rule, self._values)
         for objects in meaning.objects:
             rule.sequences += build_objects(objects, self._rule, open_objects=self._options.open_objects)
 
@@ -117,10 +117,6 @@ class _Builder:
         index = math.floor(nearest / step)
         found = [value for offset in (0, 1, -1, 2) if (value := step * (index + offset)) in within]
         return [Multiples(within, step, plain(found[0]))] if found else []
-
-    def _is_plain(self, formula: Formula) -> bool:
-        meaning = self._evaluator.meaning(formula)
-        return not meaning.arrays and not meaning.objects
 
     def _values(self, formula: Formula, limit: int) -> list[tuple[Any, Formula]] | None:
         values = few_values(self._evaluator.meaning(formula), limit)

@@ -18,26 +18,24 @@ MAX_COUNTED = 4096
 MAX_SUBSETS_OF = 6
 
 MakeRule = Callable[[Formula], Rule]
-IsPlain = Callable[[Formula], bool]
 ListValues = Callable[[Formula, int], list[tuple[Any, Formula]] | None]
 
 
-def build_arrays(arrays: Arrays, rule: MakeRule, values: ListValues, is_plain: IsPlain) -> Iterator[Sequence]:
+def build_arrays(arrays: Arrays, rule: MakeRule, values: ListValues) -> Iterator[Sequence]:
     """Automata whose union is the set.
 
     Args:
         arrays: the set.
         rule: gives the rule of an item.
         values: lists the values of a formula, each with a formula for it alone, if they are few.
-        is_plain: whether all values of a formula are without parts.
 
     Raises:
-        UnenforceableError: uniqueItems over values that cannot be compared, or too many states.
+        UnenforceableError: too many states.
     """
     for case in arrays.settled():
         unique = case.unique and (case.high is None or case.high > 1)
         if unique:
-            yield _unique(case, rule, values, is_plain)
+            yield _unique(case, rule, values)
         elif case.contains:
             yield _Counting(case, rule).build()
         else:
@@ -132,7 +130,7 @@ class _Counting:
         return tuple(count + hit for count, hit in zip(counts, hits, strict=True))
 
 
-def _unique(arrays: Arrays, rule: MakeRule, values: ListValues, is_plain: IsPlain) -> Sequence:
+def _unique(arrays: Arrays, rule: MakeRule, values: ListValues) -> Sequence:
     """Arrays without two equal items: by automaton where few values can come, else by comparing texts."""
     count = _prefix_length(arrays)
     formulas = [arrays.item(index) for index in range(count + 1)]
@@ -144,8 +142,6 @@ def _unique(arrays: Arrays, rule: MakeRule, values: ListValues, is_plain: IsPlai
             start = State(first=True, tail=Tail(elements, arrays.low, arrays.high, unique=True))
             return Sequence(False, start, [start])
         return _Distinct(arrays, rule, listed).build()
-    if not all(map(is_plain, formulas)):
-        raise UnenforceableError("only items without parts can be compared", "uniqueItems")
     many = values(formulas[0], MAX_COUNTED) if count == 0 else None
     if many is not None and (arrays.high is None or arrays.high > len(many)):
         # After so many there is no other left.

@@ -16,8 +16,19 @@ from grammars.regular.ast import NOTHING, Regex
 from grammars.regular.questions import TooManyStatesError
 from grammars.schema.endings import end_text, fresh_word
 from grammars.schema.partial import write
-from grammars.schema.points import Item, Language, Level, Mode, Point, Position, Value
+from grammars.schema.points import (
+    Item,
+    Language,
+    Level,
+    Mode,
+    OffGrammarError,
+    Point,
+    Position,
+    RepeatedError,
+    Value,
+)
 from grammars.schema.reader import Reader, identity
+from grammars.schema.search import Search, TooManyStepsError
 from grammars.schema.shapes import Key
 from grammars.schema.steps_left import complete_multiple
 from grammars.schema.tables import Part
@@ -48,6 +59,7 @@ class Closer:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._tables = reader.tables
+        self._search = Search(reader)
         self._values: dict[int, str] = {}
 
     def close(self, point: Point) -> bytes:
@@ -58,6 +70,26 @@ class Closer:
         """
         if point.mode == Mode.DONE:
             return b""
+        if self._tables.has_compared:
+            return self._close_compared(point)
+        return self._close_shortest(point)
+
+    def _close_compared(self, point: Point) -> bytes:
+        """The same where items with parts must differ: what is shortest may be a repetition."""
+        try:
+            text = self._close_shortest(point)
+            self._reader.advance(point, text)
+        except (NoCloseError, RepeatedError, OffGrammarError):
+            try:
+                found = self._search.find(point, lambda after: after.mode == Mode.DONE)
+            except TooManyStepsError:
+                found = None
+            if found is None:
+                raise NoCloseError from None
+            return found
+        return text
+
+    def _close_shortest(self, point: Point) -> bytes:
         try:
             best = min(self._ways(point), key=lambda way: way.size, default=None)
             if best is None or best.size > MAX_BYTES:

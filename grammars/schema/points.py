@@ -8,6 +8,7 @@ an old one.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -25,6 +26,10 @@ class Position(NamedTuple):
 
 
 ROOT = Position(-1)
+
+Identity = Hashable
+"""Equal for equal values: of strings a quote and their text, of other values without parts a text that has
+none; of arrays a tuple, of objects a frozenset of pairs."""
 
 
 class Item(NamedTuple):
@@ -50,14 +55,25 @@ class Level:
         back: the items of `parent` once this one is closed.
         is_object: what it is.
         distinct: no two items of the array may be equal.
-        seen: its names so far, or the texts of its items if `distinct`.
+        seen: its names so far, or the identities of its items if `distinct`.
+        recorded: it is part of an item of a `distinct` array, so what is in it will be compared.
+        key: the name that was written last, if `recorded`.
+        parts: the identities of its elements so far, of an object each with its name, if `recorded`.
     """
 
     parent: Level | None
     back: tuple[Item, ...]
     is_object: bool = False
     distinct: bool = False
-    seen: frozenset[str] = frozenset()
+    seen: frozenset[Identity] = frozenset()
+    recorded: bool = False
+    key: str = ""
+    parts: tuple[Identity, ...] = ()
+
+    @property
+    def identity(self) -> Identity:
+        """The same for equal values; order counts in arrays only."""
+        return frozenset(self.parts) if self.is_object else self.parts
 
 
 class Mode(IntEnum):

@@ -11,6 +11,7 @@ from grammars.regular.derivative import derive_text
 from grammars.schema.partial import read
 from grammars.schema.points import (
     ROOT,
+    Identity,
     Item,
     Language,
     Level,
@@ -183,23 +184,27 @@ class Reader:
             raise OffGrammarError
         items = tuple(dict.fromkeys(Item(Position(start.place), up) for start, up in starts))
         distinct = any(start.distinct for start, _ in starts)
-        return Point(Mode.OPENED, Level(level, back, is_object, distinct), items=items)
+        recorded = level.recorded or level.distinct
+        return Point(Mode.OPENED, Level(level, back, is_object, distinct, recorded=recorded), items=items)
 
     def _close(self, point: Point) -> Point:
         level = point.level
         ups = dict.fromkeys(item.up for item in point.items if self.may_end(item.position))
         if level.parent is None or not ups:
             raise OffGrammarError
-        return self._after_value(level.parent, tuple(level.back[up] for up in ups), None)
+        same = level.identity if level.recorded else None
+        return self._after_value(level.parent, tuple(level.back[up] for up in ups), same)
 
-    def _after_value(self, level: Level, items: tuple[Item, ...], written: str | None) -> Point:
-        """The point behind a value; `written`: its text, if it has no parts."""
+    def _after_value(self, level: Level, items: tuple[Item, ...], same: Identity | None) -> Point:
+        """The point behind a value; `same`: its identity, if it may be compared."""
         if not items:
             raise OffGrammarError
         if level.parent is None:
             return Point(Mode.DONE, level)
-        if level.distinct and written is not None:
-            level = _noted(level, identity(written))
+        if level.distinct:
+            level = _noted(level, same)
+        if level.recorded:
+            level = replace(level, parts=(*level.parts, (level.key, same) if level.is_object else same))
         return Point(Mode.BETWEEN, level, items=tuple(dict.fromkeys(items)))
 
     def _quoted(self, point: Point, data: bytes, at: int) -> tuple[Point, int]:
@@ -235,7 +240,7 @@ class Reader:
 
     def _end_text(self, point: Point) -> Point:
         items = tuple(i for language, i in point.texts if isinstance(language, Regex) and language.nullable)
-        return self._after_value(point.level, items, f'"{point.text}')
+        return self._after_value(point.level, items, identity(f'"{point.text}'))
 
     def _end_key(self, point: Point) -> Point:
         name = point.text
@@ -248,7 +253,8 @@ class Reader:
         )
         if not values:
             raise OffGrammarError
-        return Point(Mode.COLON, _noted(point.level, name), values=values)
+        level = _noted(point.level, name)
+        return Point(Mode.COLON, replace(level, key=name) if level.recorded else level, values=values)
 
     def _bare(self, point: Point, text: str) -> Point:
         texts = []
@@ -264,7 +270,7 @@ class Reader:
         return Point(Mode.BARE, point.level, texts=tuple(texts), text=point.text + text)
 
     def _end_bare(self, point: Point) -> Point:
-        return self._after_value(point.level, self.complete(point), point.text)
+        return self._after_value(point.level, self.complete(point), identity(point.text))
 
     def complete(self, point: Point) -> tuple[Item, ...]:
         """The items of those readings for which a number or name is whole."""
@@ -283,10 +289,10 @@ def identity(written: str) -> str:
         return written
 
 
-def _noted(level: Level, text: str) -> Level:
-    if text in level.seen:
-        raise RepeatedError(text)
-    return replace(level, seen=level.seen | {text})
+def _noted(level: Level, what: Identity) -> Level:
+    if what in level.seen:
+        raise RepeatedError(what)
+    return replace(level, seen=level.seen | {what})
 
 
 def _after_free(language: Regex, text: str) -> Regex:

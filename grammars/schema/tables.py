@@ -32,6 +32,11 @@ class Place:
     size: int
     """Bytes of a shortest way to the end, commas included, without the closing bracket."""
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Every element that may come next."""
+        return (*(part for part, _ in self.edges), *self.loop, *self.tail)
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -60,6 +65,7 @@ class Tables:
         rules, places: by number.
         has_names: some object may have properties that are not named, so a name might come twice.
         has_distinct: some array must not have an item twice.
+        has_compared: items with parts are among those that must not come twice.
         fresh_needed: somewhere properties or items must come that differ from the ones before, so a
             shortest close may be longer than the sizes say.
     """
@@ -68,6 +74,7 @@ class Tables:
     places: tuple[Place, ...]
     has_names: bool
     has_distinct: bool
+    has_compared: bool
     fresh_needed: bool
 
 
@@ -109,16 +116,30 @@ def freeze(root: Rule) -> Tables:
     return Tables(
         values,
         table,
-        any(p.key is not None and p.key.name is None for one in table for p in _parts(one)),
+        any(p.key is not None and p.key.name is None for one in table for p in one.parts),
         has_distinct,
+        has_distinct and any(rule.sequences for rule in _compared(values, table)),
         any(_needs_fresh(one) for one in table) or has_distinct,
     )
 
 
-def _parts(place: Place) -> Iterator[Part]:
-    yield from (part for part, _ in place.edges)
-    yield from place.loop
-    yield from place.tail
+def _compared(values: tuple[ValueRule, ...], table: tuple[Place, ...]) -> Iterator[ValueRule]:
+    """The rules of items that must not come twice."""
+    for number in distinct_places(values, table):
+        yield from (values[part.rule] for part in table[number].parts)
+
+
+def distinct_places(values: tuple[ValueRule, ...], table: tuple[Place, ...]) -> set[int]:
+    """The numbers of the places of arrays of distinct items."""
+    pending = [start.place for rule in values for start in rule.sequences if start.distinct]
+    found = set(pending)
+    while pending:
+        place = table[pending.pop()]
+        for target in (*(target for _, target in place.edges), place.skip):
+            if target >= 0 and target not in found:
+                found.add(target)
+                pending.append(target)
+    return found
 
 
 def _needs_fresh(place: Place) -> bool:

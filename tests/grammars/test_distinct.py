@@ -1,0 +1,106 @@
+"""uniqueItems over items with parts: no repetition, no dead end, and all else as before."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from grammars.llg import LlgGrammar
+from grammars.lower import lower
+from grammars.spec import Constraint
+from grammars.vocab import Vocabulary
+from tests.grammars.driver import accepts, mask_of
+
+
+def _closed(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
+    names = list(properties) if required is None else required
+    return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+
+
+def _distinct(items: Any, **keywords: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items, "uniqueItems": True, **keywords}
+
+
+KIND = {"enum": ["A", "B"]}
+BOOLEAN = {"type": "boolean"}
+SCHEMAS = {
+    "a string decides first": _distinct(_closed(n={"type": "string"}, k=KIND), maxItems=4),
+    "all there are": _distinct(_closed(k=KIND, b=BOOLEAN), minItems=4),
+    "one more property": _distinct(
+        {"type": "object", "properties": {"k": KIND}, "required": ["k"]}, minItems=3
+    ),
+    "arrays in arrays": _distinct(_distinct({"enum": [1, 2]}, minItems=1), minItems=2),
+    "texts or objects": _distinct(
+        {"anyOf": [{"enum": ["x", "y"]}, _closed(z={"type": "integer", "minimum": 0, "maximum": 2})]},
+        minItems=3,
+    ),
+    "by position": {
+        "type": "array",
+        "prefixItems": [BOOLEAN, BOOLEAN],
+        "items": _closed(k=KIND),
+        "uniqueItems": True,
+    },
+    "optional": _distinct(_closed([], a={"type": "string", "pattern": "^[ab]$"}), maxItems=3),
+}
+
+
+def _grammar(schema: Any, vocabulary: Vocabulary) -> LlgGrammar:
+    return LlgGrammar(vocabulary, lower(Constraint.json_schema(schema)))
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        (
+            _distinct({"type": "object"}),
+            ['[{"a":1},{"a":2}]', "[{},[]]".replace(",[]", ',{"a":{}}')],
+            ['[{"a":1},{"a":1}]', "[{},{}]", '[{"a":1,"b":2},{"b":2,"a":1}]', '[{"a":"é"},{"a":"\\u00e9"}]'],
+        ),
+        (
+            {"uniqueItems": True},
+            ["[1,true]", "[[1],[true]]", '[{"a":[1,2]},{"a":[2,1]}]', "[[],{}]", "[[1],[[1]]]", '["[]",[]]'],
+            ["[1,1]", "[1,1.0]", "[[1],[1.0]]", '[{"a":{"b":[0]}},{"a":{"b":[0]}}]', "[[[]],[[]]]"],
+        ),
+        (
+            _distinct(_closed(n={"type": "string"}, k=KIND)),
+            ['[{"n":"x","k":"A"},{"n":"x","k":"B"},{"n":"xy","k":"A"}]'],
+            ['[{"n":"x","k":"A"},{"n":"x","k":"A"}]', '[{"n":"x","k":"A"},{"n":"x","k":"B"},{"n":"x"'],
+        ),
+    ],
+)
+def test_equal_items_come_once(
+    schema: Any, valid: list[str], invalid: list[str], vocabulary: Vocabulary
+) -> None:
+    grammar = _grammar(schema, vocabulary)
+    assert [text for text in valid if not accepts(grammar, vocabulary, text)] == []
+    assert [text for text in invalid if accepts(grammar, vocabulary, text)] == []
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_random_texts_never_end_dead_and_are_valid(name: str, vocabulary: Vocabulary) -> None:
+    schema = SCHEMAS[name]
+    grammar = _grammar(schema, vocabulary)
+    validator = jsonschema.Draft202012Validator(schema)
+    rng = random.Random(name)
+    for _ in range(6):
+        matcher = grammar.matcher()
+        text = b""
+        for step in range(80):
+            row = mask_of(matcher, vocabulary)
+            allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+            assert allowed.size, text
+            for other in rng.sample(range(len(vocabulary.token_bytes)), 3):
+                if other not in vocabulary.eos_ids:
+                    assert matcher.fork().accept(other) == bool(row[other >> 5] >> (other & 31) & 1)
+            token = matcher.accept_within(int(rng.choice(allowed)), 79 - step)
+            assert token is not None
+            if matcher.is_terminated:
+                break
+            text += vocabulary.token_bytes[token]
+        assert matcher.is_complete, text
+        validator.validate(json.loads(text))
