@@ -88,6 +88,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     ebnf: str | None = None
     grammar: str | None = None
     json_schema: str | dict[str, Any] | None = None
+    structural_tag: str | dict[str, Any] | None = None
 
     prompt_logprobs: Annotated[int, _Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     allowed_token_ids: Annotated[list[TokenId], _Meta(min_length=1)] | None = None
@@ -110,7 +111,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     return_tokens_as_token_ids: UnsupportedFlag = None
     spaces_between_special_tokens: Annotated[Any, neutral("true")] = None
     kv_transfer_params: Unsupported = None
-    structural_tag: Unsupported = None
     guided_whitespace_pattern: Unsupported = None
     logprob_token_ids: UnsupportedList = None
     thinking_token_budget: Unsupported = None
@@ -145,8 +145,16 @@ class JsonSchemaFormat(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
-    type: Literal["text", "json_object", "json_schema"]
+    """Of type structural_tag it has either `structures` and `triggers`, or `format`."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    structures: list[dict[str, Any]] | None = None
+    """Constrained regions of the text: `begin`, the JSON `schema` of what follows, `end`."""
+    triggers: list[str] | None = None
+    """Texts that begin a region; everything else is free."""
+    format: dict[str, Any] | None = None
+    """A tree of formats, as xgrammar describes them."""
 
 
 class Function(msgspec.Struct):

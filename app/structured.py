@@ -1,7 +1,8 @@
 """What the text of an answer is constrained to, in every spelling clients use.
 
-OpenAI's `response_format`; vLLM's `structured_outputs` and its older `guided_*`; SGLang's `regex`, `ebnf`
-and `json_schema`; llama.cpp's `grammar` and `json_schema`. One constraint a request at most.
+OpenAI's `response_format`, and structural tags in it; vLLM's `structured_outputs` and its older `guided_*`;
+SGLang's `regex`, `ebnf`, `json_schema` and `structural_tag`; llama.cpp's `grammar` and `json_schema`. One
+constraint a request at most.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ def _response_format(value: ResponseFormat) -> Constraint | None:
             if value.json_schema is None:
                 raise bad_request("response_format of type json_schema needs json_schema.", "response_format")
             return Constraint.json_schema(value.json_schema.schema)
+        case "structural_tag":
+            parts = {"structures": value.structures, "triggers": value.triggers, "format": value.format}
+            return _structural_tag({name: part for name, part in parts.items() if part is not None})
 
 
 def _structured_outputs(value: dict[str, Any]) -> Constraint:
@@ -93,6 +97,12 @@ def _grammar(text: str) -> Constraint:
     return Constraint(kind="gbnf" if "::=" in text else "lark", spec=text)
 
 
+def _structural_tag(tag: str | dict[str, Any]) -> Constraint:
+    """As text, or as the object it parses to (the order of keys in its schemas is kept)."""
+    text = tag if isinstance(tag, str) else msgspec.json.encode(tag).decode()
+    return Constraint(kind="structural_tag", spec=text)
+
+
 _Schema = str | bool | dict[str, Any]
 _STRUCTURED_OUTPUTS: dict[str, tuple[Any, Callable[[Any], Constraint]]] = {
     "json": (_Schema, Constraint.json_schema),
@@ -100,6 +110,7 @@ _STRUCTURED_OUTPUTS: dict[str, tuple[Any, Callable[[Any], Constraint]]] = {
     "choice": (Choices, Constraint.choice),
     "grammar": (str, _grammar),
     "json_object": (bool, _json_object),
+    "structural_tag": (str | dict[str, Any], _structural_tag),
 }
 
 _READERS: dict[str, Callable[[Any], Constraint | None]] = {
@@ -113,4 +124,5 @@ _READERS: dict[str, Callable[[Any], Constraint | None]] = {
     "regex": _regex,
     "ebnf": _grammar,
     "grammar": _grammar,
+    "structural_tag": _structural_tag,
 }

@@ -105,7 +105,12 @@ class TagWriter:
         """The content of a tag, and its end."""
         if isinstance(tag.content, AnyText):
             return self._terminal(first_time(literal(tag.end)) if tag.end else ANYTHING)
-        return f"{self._format(tag.content)} {self._terminal(literal(tag.end))}"
+        try:
+            content = self._format(tag.content)
+        except GrammarError as error:
+            message = f"structural_tag: in the tag {tag.begin!r}: {error.message}"
+            raise GrammarError(message, pointer=error.pointer, keyword=error.keyword) from error
+        return f"{content} {self._terminal(literal(tag.end))}"
 
     def _triggered(self, tags: TriggeredTags) -> str:
         check_triggers(tags)

@@ -24,6 +24,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
         ({"logit_bias": {"1": 101}}, "logit_bias"),
         ({"logit_bias": {str(i): 1 for i in range(2000)}}, "logit_bias"),
         ({"logit_bias": {"9" * 30: 1}}, "logit_bias"),
+        ({"logit_bias": {"1": -100.5}}, "logit_bias"),
         ({"logit_bias": [1]}, "logit_bias"),
         # A30
         ({"top_logprobs": "5", "logprobs": True}, "top_logprobs"),
@@ -157,7 +158,6 @@ async def test_a_wrong_value_is_refused_by_name(served: Served, fields: dict[str
         ("spaces_between_special_tokens", False),
         ("chat_template", "{{ messages }}"),
         ("documents", [{}]),
-        ("structural_tag", "{}"),
         ("guided_whitespace_pattern", " "),
         ("kv_transfer_params", {}),
     ],
@@ -201,6 +201,16 @@ async def test_what_is_no_number_is_refused_by_name(served: Served, field: str, 
     )
     assert response.status_code == 400
     assert error_of(response)["param"] == field
+
+
+async def test_the_widest_biases_are_taken_and_what_is_no_number_is_not(served: Served) -> None:
+    """A26"""
+    biases = {"65": 100, "66": -100}
+    assert (await served.chat(logit_bias=biases, max_tokens=1)).status_code == 200
+    assert served.runner.batches[-1].samples[0].params.logit_bias == {65: 100, 66: -100}
+    body = json.dumps(chat_body())[:-1] + ', "logit_bias": {"65": NaN}}'
+    response = await served.http.post("/v1/chat/completions", content=body)
+    assert (response.status_code, error_of(response)["param"]) == (400, "logit_bias.65")
 
 
 @pytest.mark.parametrize(
