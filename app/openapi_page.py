@@ -42,7 +42,9 @@ def _page() -> str:
     schemas = "".join(_schema(name, schema) for name, schema in described["components"]["schemas"].items())
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Radish API</title>'
-        '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/static/docs.css">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="/static/radish.svg" type="image/svg+xml">'
+        '<link rel="stylesheet" href="/static/docs.css">'
         f"</head><body><main><h1>Radish API {escape(described['info']['version'])}</h1>"
         f'<p><a href="/openapi.json">openapi.json</a></p><h2>Operations</h2>{operations}'
         f"<h2>Types</h2>{schemas}</main></body></html>"

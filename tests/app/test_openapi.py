@@ -115,5 +115,5 @@ async def test_the_page_shows_all_of_it_and_loads_nothing_from_elsewhere(served:
     assert all(operation.path in page for operation in OPERATIONS)
     local = {link for link in links.links if link.startswith("#")}
     assert local <= links.targets
-    assert links.links - local == {"/openapi.json", "/static/docs.css"}
-    assert (await served.http.get("/static/docs.css")).status_code == 200
+    assert links.links - local == {"/openapi.json", "/static/docs.css", "/static/radish.svg"}
+    assert (await served.http.get("/static/docs.css", "/static/radish.svg")).status_code == 200

@@ -271,3 +271,14 @@ async def test_it_is_accessible_and_fits_the_screen(
         if tab != "Playground":
             await expect(page.locator("#tree .branching")).to_have_count(1)
             await fulfils_wcag(page)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_the_description_of_the_api_is_accessible(page: Page, served: Served, theme: str) -> None:
+    await page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]  # one of its literals
+    await page.goto(f"{served.url}/docs")
+    await fulfils_wcag(page)
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 1440
+    await page.set_viewport_size({"width": 360, "height": 800})
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 360
+    await fulfils_wcag(page)
