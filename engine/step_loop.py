@@ -109,9 +109,10 @@ class StepLoop:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._watchdog.stop()
-        self._worker.shutdown()
+        # A step may take long, or for ever; clients are told meanwhile.
+        await asyncio.to_thread(self._worker.shutdown)
         self._masker.shutdown()
+        self._watchdog.stop()
 
     @property
     def is_alive(self) -> bool:

@@ -30,9 +30,11 @@ from ops.own_server import own_server
 
 _MAX_TOKENS = 48
 _WARM_UP_S = 5.0
+_PAUSE_S = 1.0
+"""A refused client asks again after that."""
 _QUEUE_DEADLINE_S = 10.0
 _MAX_RUNNING = 8
-_SERVE = ("--log-level", "error", "--kv-memory", "300", "--max-running", str(_MAX_RUNNING))
+_SERVE = ("--log-level", "error", "--kv-memory", "64", "--max-running", str(_MAX_RUNNING))
 
 
 @dataclass
@@ -90,6 +92,7 @@ class Traffic:
             phase.answers.append(await client.chat(body))
         except RequestFailedError as error:
             phase.failures[str(error.status or error)] += 1
+            await asyncio.sleep(_PAUSE_S)
 
     async def closed(self, clients: int, phase: Phase, seconds: float) -> None:
         """That many clients, each with one request after another."""
@@ -147,11 +150,11 @@ async def goodput(traffic: Traffic, seconds: float, pid: int) -> list[str]:
             await asyncio.sleep(1)
 
     async with AsyncExitStack() as stack:
-        await traffic.closed(2 * _MAX_RUNNING, before, seconds / 2)
+        await traffic.closed(_MAX_RUNNING, before, seconds / 2)
         watching = asyncio.create_task(watch())
         stack.callback(watching.cancel)
         await traffic.open(4 * before.goodput / _MAX_TOKENS, over, seconds)
-    await traffic.closed(2 * _MAX_RUNNING, after, seconds / 2)
+    await traffic.closed(_MAX_RUNNING, after, seconds / 2)
     for phase in (before, over, after):
         refused = ", ".join(f"{count} x {what}" for what, count in phase.failures.items())
         print(

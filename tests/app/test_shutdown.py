@@ -1,0 +1,139 @@
+"""SIGTERM at every stage, on the whole process loop with a fake model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from app.server import create_app, serve
+from app.state import AppState
+from engine.engine import Engine
+from tests.app.harness import chat_body, error_of, events, until
+from tests.fakes import FakeRunner, assert_quiet, fake_engine, hashed_tokens
+
+
+@dataclass
+class Process:
+    """What `radish serve` runs, in this event loop."""
+
+    engine: Engine
+    runner: FakeRunner
+    state: AppState
+    http: httpx.AsyncClient
+    serving: asyncio.Task[None]
+
+    def stream(self) -> asyncio.Task[httpx.Response]:
+        """A stream of 20 tokens."""
+        body = {"model": "fake", "prompt": "x", "max_tokens": 20, "stream": True}
+        return asyncio.create_task(self.http.post("/v1/completions", json=body))
+
+
+@asynccontextmanager
+async def process(**settings: Any) -> AsyncIterator[Process]:
+    """Must have ended, quiet and without an error, when the test is done."""
+    engine, runner = fake_engine(**{"port": 0, "num_pages": 256, **settings})
+    app = create_app(engine, engine.config)
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(app, engine.config, url.set_result))
+    async with httpx.AsyncClient(base_url=await url, timeout=30) as http:
+        try:
+            yield Process(engine, runner, app.state.radish, http, serving)
+            async with asyncio.timeout(20):
+                await serving
+        finally:
+            runner.resume()
+            serving.cancel()
+    assert_quiet(engine)
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def last_error(stream: httpx.Response) -> str:
+    message: str = events(stream.text)[-1]["error"]["message"]
+    return message
+
+
+async def test_running_streams_finish_and_new_requests_are_refused() -> None:
+    async with process() as server:
+        server.runner.pause()
+        stream = server.stream()
+        await until(lambda: server.engine.load().running == 1)
+        assert (await server.http.get("/ready")).status_code == 200
+        terminate()
+        await until(server.state.draining.is_set)
+        for refused in (
+            await server.http.get("/ready"),
+            await server.http.post("/v1/chat/completions", json=chat_body()),
+            await server.http.post("/v1/completions", json={"model": "fake", "prompt": "x"}),
+        ):
+            assert refused.status_code == 503
+            assert error_of(refused)["message"] == "The server is shutting down."
+            assert 1 <= int(refused.headers["retry-after"]) <= 120
+        assert (await server.http.get("/health")).status_code == 200
+        server.runner.resume()
+        said = "".join(chunk["choices"][0]["text"] for chunk in events((await stream).text))
+        assert said == bytes(hashed_tokens(b"x", 20)).decode()
+
+
+async def test_what_takes_longer_than_the_drain_timeout_is_ended_and_told() -> None:
+    async with process(drain_timeout=0.05) as server:
+        server.runner.pause()
+        stream = server.stream()
+        await until(lambda: server.engine.load().running == 1)
+        terminate()
+        await until(lambda: server.engine.stats.finished["abort"] == 1)
+        server.runner.resume()
+        assert last_error(await stream) == "The server ended the request to shut down."
+
+
+async def test_a_second_sigterm_ends_what_runs() -> None:
+    async with process(drain_timeout=1000) as server:
+        server.runner.pause()
+        stream = server.stream()
+        await until(lambda: server.engine.load().running == 1)
+        terminate()
+        await until(server.state.draining.is_set)
+        assert server.engine.load().running == 1
+        terminate()
+        await until(lambda: server.engine.stats.finished["abort"] == 1)
+        server.runner.resume()
+        assert last_error(await stream) == "The server ended the request to shut down."
+
+
+async def test_the_live_feed_does_not_wait_for_its_next_frame() -> None:
+    """It ends while a stream that is let finish still runs."""
+    async with process() as server:
+        server.runner.pause()
+        stream = server.stream()
+        await until(lambda: server.engine.load().running == 1)
+        async with server.http.stream("GET", "/live?period=2") as feed:
+            lines = feed.aiter_lines()
+            assert (await anext(lines)).startswith("data: {")
+            terminate()
+            rest = [line async for line in lines if line]
+        assert len(rest) <= 1
+        assert server.engine.load().running == 1
+        server.runner.resume()
+        assert (await stream).status_code == 200
+
+
+async def test_idle_and_unfinished_connections_hold_up_nothing() -> None:
+    async with process() as server:
+        assert (await server.http.get("/health")).status_code == 200
+        port = server.http.base_url.port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n")
+        await writer.drain()
+        terminate()
+        await server.serving
+        assert await reader.read() == b""
+        writer.close()
