@@ -116,4 +116,5 @@ async def test_the_page_shows_all_of_it_and_loads_nothing_from_elsewhere(served:
     local = {link for link in links.links if link.startswith("#")}
     assert local <= links.targets
     assert links.links - local == {"/openapi.json", "/static/docs.css", "/static/radish.svg"}
-    assert (await served.http.get("/static/docs.css", "/static/radish.svg")).status_code == 200
+    for link in links.links - local:
+        assert (await served.http.get(link)).status_code == 200
