@@ -166,6 +166,37 @@ async def test_an_abort_may_race_with_the_end(served: Served) -> None:
     await until(lambda: sum(stats.finished.values()) == stats.started)
 
 
+async def test_a_mix_of_everything_leaves_nothing(served: Served) -> None:
+    """A37: aborts, stop strings, full lengths, several choices and JSON, all at once."""
+    limit = asyncio.Semaphore(24)
+    before = aborted(served)
+    schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
+    kinds: list[dict[str, Any]] = [
+        {"stop": list("abc"), "max_tokens": 50},
+        {"max_tokens": 20, "ignore_eos": True},
+        {"n": 3, "max_tokens": 10},
+        {"guided_json": schema | {"additionalProperties": False}, "max_tokens": 40},
+    ]
+
+    async def one(index: int) -> None:
+        async with limit:
+            kind, prompt = index % 5, f"prompt {index % 11} " * 4
+            if kind < 4:
+                response = await served.complete(prompt, **kinds[kind])
+                reasons = {choice["finish_reason"] for choice in response.json()["choices"]}
+                assert reasons <= {"stop", "length"}
+                return
+            async with raw_client(served) as client:
+                client.post("completions", {"model": "fake", "prompt": prompt, **ENDLESS, "stream": True})
+                await client.read_events(1 + index % 3)
+
+    await asyncio.gather(*map(one, range(200)))
+    await until(lambda: aborted(served) == before + 40)
+    assert pages_in_use(served) == 0
+    served.engine.flush_cache()
+    assert served.engine.load().pages.free == served.engine.load().pages.total
+
+
 async def test_a_slow_reader_holds_up_nobody() -> None:
     """What it does not take is merged in its stream; the engine and the others go on."""
     tokens = 1000

@@ -56,7 +56,7 @@ async def test_open_paths_answer_without_a_key(locked: Served) -> None:
 
 
 async def test_every_route_by_every_method_wants_a_key(locked: Served) -> None:
-    """The routes are asked for, so a new one is in this test on the day it is made."""
+    """A48: the routes are asked for, so a new one is in this test on the day it is made."""
     engine, _ = fake_engine()
     routes = create_app(engine, engine.config).routes
     await engine.stop()

@@ -115,12 +115,15 @@ async def test_many_prompts_are_tokenised_at_once(served: Served) -> None:
     prompts = [f"{n} {'ünï ' * n}" for n in range(64)]
     answers = await asyncio.gather(
         *(served.complete(prompt, max_tokens=6) for prompt in prompts),
-        *(served.chat(prompt, max_tokens=6) for prompt in prompts),
+        *(served.chat(prompt, max_tokens=6, stop=["\0"], bad_words=[prompt]) for prompt in prompts),
+        *(served.http.post("/tokenize", json={"prompt": prompt}) for prompt in prompts),
     )
     assert {answer.status_code for answer in answers} == {200}
     assert [answer.json()["choices"][0]["text"] for answer in answers[:64]] == [
         bytes(hashed_tokens(prompt.encode(), 6)).decode() for prompt in prompts
     ]
+    tokens = [list(prompt.encode()) for prompt in prompts]
+    assert [answer.json()["tokens"] for answer in answers[128:]] == tokens
 
 
 @asynccontextmanager

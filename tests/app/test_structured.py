@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
 import pytest
 
+from engine.batch import SampleRow
 from grammars.spec import Constraint
 from tests.app.harness import Served, chat_body, error_of, events, raw_client, serving, until
 from tests.fakes import assert_quiet
@@ -228,6 +230,30 @@ async def test_a_refused_keyword_is_named(served: Served) -> None:
     message = error_of(await served.chat(response_format=json_schema(schema)))["message"]
     assert "uniqueItems" in message
     assert "/properties/a/uniqueItems" in message
+
+
+def prefer(char: str) -> Callable[[SampleRow], int | None]:
+    """A script of nothing but one character, where it is allowed."""
+    return lambda row: ord(char)
+
+
+async def test_a_model_that_wants_to_go_on_for_ever_is_held_to_an_end(served: Served) -> None:
+    """A43, A44: one that prefers a blank, or a digit, to everything else."""
+    anything = json_schema({})
+    served.runner.script = prefer("9")
+    choice = (await served.chat(response_format=anything, max_tokens=500)).json()["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert re.fullmatch(r"9{20}(\.9{1,20})?([eE][+-]?[0-9]{1,3})?", choice["message"]["content"])
+    for blank in " \n\t":
+        served.runner.script = prefer(blank)
+        choice = (await served.chat(response_format=json_schema(PERSON), max_tokens=500)).json()["choices"][0]
+        assert choice["finish_reason"] == "stop"
+        jsonschema.validate(json.loads(choice["message"]["content"]), PERSON)
+        loose = {"json": PERSON, "disable_any_whitespace": False}
+        choice = (await served.chat(structured_outputs=loose, max_tokens=2000)).json()["choices"][0]
+        assert choice["finish_reason"] == "stop"
+        jsonschema.validate(json.loads(choice["message"]["content"]), PERSON)
+        assert "\n" + " " * 33 not in choice["message"]["content"]
 
 
 async def test_compiling_holds_up_nobody_and_ends_with_its_client(

@@ -74,15 +74,21 @@ async def test_every_answer_says_how_long_it_took(served: Served) -> None:
 
 
 async def test_other_origins_are_let_in_only_when_told(served: Served) -> None:
+    """A49: a preflight has no key to send, so it needs none."""
     asking = {"origin": "https://a.example", "access-control-request-method": "POST"}
     assert "access-control-allow-origin" not in (await served.http.get("/health", headers=asking)).headers
-    async with serving(cors_origins="https://a.example, https://b.example") as open_:
+    key = {"authorization": "Bearer a-key-of-the-test"}
+    origins = "https://a.example, https://b.example"
+    async with serving(cors_origins=origins, api_key=("a-key-of-the-test",)) as open_:
         preflight = await open_.http.options("/v1/chat/completions", headers=asking)
         assert preflight.status_code == 200
         assert preflight.headers["access-control-allow-origin"] == "https://a.example"
-        answer = await open_.http.get("/v1/models", headers={"origin": "https://b.example"})
+        answer = await open_.http.get("/v1/models", headers={"origin": "https://b.example"} | key)
         assert answer.headers["access-control-allow-origin"] == "https://b.example"
         assert "x-request-id" in answer.headers["access-control-expose-headers"]
+        keyless = await open_.http.get("/v1/models", headers={"origin": "https://b.example"})
+        assert keyless.status_code == 401
+        assert keyless.headers["access-control-allow-origin"] == "https://b.example"
         stranger = await open_.http.get("/v1/models", headers={"origin": "https://c.example"})
         assert "access-control-allow-origin" not in stranger.headers
 

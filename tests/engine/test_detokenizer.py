@@ -183,6 +183,7 @@ def test_nothing_of_a_stop_string_is_ever_sent() -> None:
     ("stop", "before"), [("Pari", "in "), ("ari", "in P"), (" ", "in"), ("s", "in Pari")]
 )
 def test_a_stop_string_is_found_within_a_token(stop: str, before: str) -> None:
+    """A09: token by token as in a stream, and all at once."""
     ids = ids_of("in Paris.")
     assert BYTES.token_bytes[ids[2]] == b" Paris"
     for parts in (deltas(detokenizer(stop=(stop,)), ids), [detokenizer(stop=(stop,)).add(ids)]):

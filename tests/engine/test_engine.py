@@ -143,6 +143,22 @@ async def test_alone_batched_cold_warm_and_preempted_give_the_same_text() -> Non
         assert engine.stats.preemptions > 0
 
 
+async def test_a_request_as_large_as_the_pool_waits_for_it_and_holds_up_nobody() -> None:
+    """A40: what can never fit is refused at once; what fits an empty pool runs in its turn."""
+    async with running(num_pages=16, max_running=4) as (engine, _):
+        with pytest.raises(InvalidRequestError, match="length is 64 tokens"):
+            engine.submit(generate_request("x" * 60, max_tokens=5), request_id="never")
+        before = [engine.submit(generate_request(f"{n}", max_tokens=20), request_id="b") for n in range(3)]
+        large = engine.submit(generate_request("x" * 60, max_tokens=4), request_id="large")
+        after = [engine.submit(generate_request(f"a{n}", max_tokens=20), request_id="a") for n in range(3)]
+        outputs = [(await collect(request))[0].text for request in (*before, large, *after)]
+        assert outputs == [
+            *(hashed_text(f"{n}", 20) for n in range(3)),
+            hashed_text("x" * 60, 4),
+            *(hashed_text(f"a{n}", 20) for n in range(3)),
+        ]
+
+
 async def test_characters_split_over_tokens_arrive_whole() -> None:
     text = "🔥ďábelské 你好 👩‍👩‍👧"
     async with running(script=say(text), max_context=400, num_pages=100) as (engine, _):

@@ -33,6 +33,16 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 @pytest.fixture(scope="module")
+async def small() -> AsyncIterator[Engine]:
+    """One whose pool holds a few of the questions at a time."""
+    config = Config(dtype="float32", kv_memory=8, max_batch_tokens=64)
+    engine = load_engine(config, lambda stage, fraction: None)
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+@pytest.fixture(scope="module")
 async def alone(engine: Engine) -> list[str]:
     """The text of each question, asked alone with nothing cached."""
     answers = []
@@ -69,16 +79,25 @@ async def test_greedy_text_is_the_same_batched_cold_and_warm(engine: Engine, alo
     assert_quiet(engine)
 
 
-async def test_preempted_requests_say_the_same(alone: list[str]) -> None:
-    config = Config(dtype="float32", kv_memory=8, max_batch_tokens=64)
-    small = load_engine(config, lambda stage, fraction: None)
-    await small.start()
-    try:
-        assert await texts([submit(small, question) for question in QUESTIONS]) == alone
-        assert small.stats.preemptions > 0
-        assert_quiet(small)
-    finally:
-        await small.stop()
+async def test_preempted_requests_say_the_same(small: Engine, alone: list[str]) -> None:
+    before = small.stats.preemptions
+    assert await texts([submit(small, question) for question in QUESTIONS]) == alone
+    assert small.stats.preemptions > before
+    assert_quiet(small)
+
+
+async def test_preempted_requests_are_penalised_and_drawn_alike(engine: Engine, small: Engine) -> None:
+    """A35: what was written before a preemption counts as output, not as prompt, and counts once."""
+    fields = {"repetition_penalty": 1.3, "presence_penalty": 0.8, "temperature": 0.7}
+    before = small.stats.preemptions
+    expected, preempted = (
+        [submit(at, question, seed=n, **fields) for n, question in enumerate(QUESTIONS)]
+        for at in (engine, small)
+    )
+    assert await texts(preempted) == await texts(expected)
+    assert small.stats.preemptions > before
+    assert [request.completion_tokens for request in preempted] == [MAX_TOKENS] * len(QUESTIONS)
+    assert_quiet(small)
 
 
 async def test_a_seed_gives_one_text_whatever_runs_beside_it(engine: Engine) -> None:

@@ -378,6 +378,7 @@ def test_the_likeliest_token_has_the_very_value_of_the_top() -> None:
 
 
 def test_logprobs_are_finite_even_for_impossible_tokens() -> None:
+    """A21"""
     logits = torch.full((1, VOCAB), -math.inf)
     logits[0, 3] = 0.0
     _, logprobs = Sampler(VOCAB).sample(logits.clone(), batch([sample_row(params(logprobs=20))]))

@@ -150,6 +150,7 @@ def expected(sequence: Sequence) -> list[int]:
 @pytest.mark.parametrize("budget", [1, 2, 3, 7, 64])
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 23])
 def test_any_budget_gives_the_same_tokens(budget: int, length: int) -> None:
+    """A39: chunks of one token, smaller than a page, and as long as the prompt."""
     rig = Rig(num_pages=16, page_size=4, budget=budget)
     sequence = rig.submit(list(range(length)), 9)
     rig.run()
@@ -158,6 +159,7 @@ def test_any_budget_gives_the_same_tokens(budget: int, length: int) -> None:
 
 @pytest.mark.parametrize("length", [3, 4, 5, 8])
 def test_a_wholly_cached_prompt_still_runs_its_last_token(length: int) -> None:
+    """A34"""
     rig = Rig(num_pages=16, page_size=4)
     first = rig.submit(list(range(length)), 5)
     rig.run()
