@@ -34,7 +34,11 @@ _PAUSE_S = 1.0
 """A refused client asks again after that."""
 _QUEUE_DEADLINE_S = 10.0
 _MAX_RUNNING = 8
-_SERVE = ("--log-level", "error", "--kv-memory", "64", "--max-running", str(_MAX_RUNNING))
+_SERVE = {
+    # So small a pool is full before anything is measured.
+    "goodput": ("--kv-memory", "64", "--max-waiting", "64", "--queue-timeout", str(_QUEUE_DEADLINE_S)),
+    "flood": ("--kv-memory", "1200"),
+}
 
 
 @dataclass
@@ -206,9 +210,8 @@ def _percentile(ordered: list[float], percent: float) -> float:
 
 
 async def main(options: argparse.Namespace) -> Iterable[str]:
-    queue = ("--max-waiting", "64", "--queue-timeout", str(_QUEUE_DEADLINE_S))
-    serve = (*_SERVE, *(queue if options.what == "goodput" else ()), *options.serve)
-    async with own_server(*serve) as server:
+    running = ("--log-level", "error", "--max-running", str(_MAX_RUNNING))
+    async with own_server(*running, *_SERVE[options.what], *options.serve) as server:
         with closing(Client(server.url, api_key=None, timeout_s=60)) as client:
             traffic = Traffic(server.url, await client.first_model())
         if options.what == "goodput":

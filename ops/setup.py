@@ -1,4 +1,4 @@
-"""Make .venv hold what the server needs; with --test or --soak, what those need too. Standard library only.
+"""Make .venv hold what the server needs; with --test, --soak or --fuzz what those do. Standard library only.
 
 Nothing is done when the last complete set-up was made of the same files. Its stamp is written last, so an
 interrupted set-up is taken up again. A CUDA build of torch is kept where the user installed one: in .venv,

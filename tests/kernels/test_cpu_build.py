@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -80,6 +82,31 @@ def test_a_cache_that_cannot_be_written_is_told(cache: Path) -> None:
     cache.write_text("a file where the directory should be")
     with pytest.raises(NativeUnavailableError, match="cannot build in"):
         library_path("portable")
+
+
+@pytest.mark.parametrize("where", ["mkdtemp", "replace"])
+def test_a_full_disk_is_told_and_leaves_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Before the compiler starts, and when its library is put in its place."""
+
+    def full(*_args: object, **_options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    compiler(cache, "g++", 'echo built > "$out"')
+    with monkeypatch.context() as patch:
+        patch.setattr(*{"mkdtemp": (tempfile, "mkdtemp"), "replace": (Path, "replace")}[where], full)
+        with pytest.raises(NativeUnavailableError, match=r"cannot build in .*No space left on device"):
+            library_path("portable")
+    assert list(cache.iterdir()) == []
+    assert library_path("portable").read_text() == "built\n"
+
+
+def test_a_compiler_that_finds_the_disk_full_leaves_no_half_library(cache: Path) -> None:
+    compiler(cache, "g++", 'echo half > "$out"; echo "No space left on device" >&2; exit 1')
+    with pytest.raises(NativeUnavailableError, match="No space left on device"):
+        library_path("portable")
+    assert list(cache.iterdir()) == []
 
 
 def test_a_damaged_library_is_told(cache: Path) -> None:
