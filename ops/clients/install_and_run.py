@@ -18,10 +18,12 @@ HERE = ROOT / "ops" / "clients"
 HOME = Path(os.environ.get("CLIENTS_HOME", ROOT / ".venv-clients"))
 PYTHON: Mapping[str, str] = {
     "anthropic": "with_anthropic",
+    "guidellm": "with_guidellm",
     "instructor": "with_instructor",
     "langchain": "with_langchain",
     "litellm": "with_litellm",
     "llm": "with_llm",
+    "lm-eval": "with_lm_eval",
     "openai-2": "with_openai",
     "openai-3": "with_openai",
     "pydantic-ai": "with_pydantic_ai",
