@@ -114,6 +114,11 @@ class Stats:
         self.request_max_tokens = Histogram(_REQUEST_TOKENS)
         self.request_choices = Histogram(_CHOICES)
 
+    def record_prompt(self, sequence: Sequence) -> None:
+        """The prompt of `sequence` was run to its end."""
+        self.prompt_tokens += sequence.num_prompt
+        self.cached_tokens += sequence.cached_tokens
+
     def record_tokens(self, sequence: Sequence, count: int, now: float) -> None:
         """`count` tokens of `sequence` were read at `now`, in one step."""
         timing = sequence.timing
@@ -122,8 +127,7 @@ class Stats:
             self.inter_token.observe(now - timing.last_token)
         else:
             timing.first_token = now
-            self.prompt_tokens += sequence.num_prompt
-            self.cached_tokens += sequence.cached_tokens
+            self.record_prompt(sequence)
             self.ttft.observe(now - timing.arrived)
         timing.last_token = now
 

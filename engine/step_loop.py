@@ -262,6 +262,7 @@ class StepLoop:
                 if not np.isfinite(sequence.request.embedding).all():
                     update.finish_reason, update.error = "error", "the model gave no usable numbers"
             if sequence.completes(row.stop) and sequence.finish_reason is None:
+                self._stats.record_prompt(sequence)
                 self._finish(sequence, update)
 
     def _commit(self, step: _Step, output: StepOutput) -> set[int]:

@@ -40,6 +40,7 @@ async def test_an_embedding_is_the_last_tokens_state(budget: int) -> None:
             assert request.embedding is not None
             np.testing.assert_array_equal(request.embedding, hashed_embedding(hashed_state(PROMPT)))
             assert request.cached_tokens == cached
+        assert (engine.stats.prompt_tokens, engine.stats.cached_tokens) == (2 * len(PROMPT), 40)
         assert not any(batch.samples or len(batch.logit_rows) for batch in runner.batches)
 
 
