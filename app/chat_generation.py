@@ -11,7 +11,7 @@ from app.json_events import wants_json_events
 from app.protocol import ChatRequest
 from app.sampling import sampling_params, truncate
 from app.state import AppState
-from app.thinking import OPEN, Thinking
+from app.thinking import CLOSE, OPEN, Thinking
 from app.tool_calls import Splitter
 from app.tools import plan_answer
 from engine.request import GenerateRequest
@@ -56,18 +56,23 @@ async def submit_chat(
         engine=state.engine,
         constrained=plan.constraint is not None,
     )
+    # A template that leaves thinking out writes an empty thought itself.
+    thinks = state.thinks and not _ends_with(prompt, CLOSE, state.engine.tokenizer)
+    begun = thinks and _ends_with(prompt, OPEN, state.engine.tokenizer)
+    grammar = await state.compile(plan.constraint)
+    if grammar is not None and thinks:
+        grammar = state.engine.compiler.after_thought(grammar, begun=begun)
     generate = GenerateRequest(
         prompt=prompt,
         params=params,
         choices=request.n or 1,
-        grammar=await state.compile(plan.constraint),
+        grammar=grammar,
         namespace=request.cache_salt or "",
         priority=request.priority or 0,
     )
     generation = Generation(state.engine, [generate], request_id=request_id, prompt_field=prompt_field)
-    if plan.constraint is not None or not state.thinks:
+    if not (thinks or (state.thinks and grammar is None)):
         return ChatGeneration(generation, plan.splitter, tells_json)
-    begun = _ends_with(prompt, OPEN, state.engine.tokenizer)
     return ChatGeneration(generation, lambda: Thinking(plan.splitter(), begun=begun), tells_json)
 
 

@@ -8,7 +8,7 @@ from app.tool_calls import Piece, Reasoning, Splitter
 from engine.stream import FinishReason
 
 OPEN = "<think>"
-_CLOSE = "</think>"
+CLOSE = "</think>"
 
 
 class _At(Enum):
@@ -69,7 +69,7 @@ class Thinking:
     def _think(self, pieces: list[Piece]) -> None:
         if not self._has_thought:
             self._held = self._held.lstrip()
-        thought, closed, rest = self._held.partition(_CLOSE)
+        thought, closed, rest = self._held.partition(CLOSE)
         if closed:
             self._held = rest
             self._at = _At.AFTER
@@ -84,4 +84,4 @@ class Thinking:
 
 def _begun(text: str) -> int:
     """Length of the longest end of `text` that `</think>` begins with."""
-    return next(n for n in range(len(_CLOSE) - 1, -1, -1) if text.endswith(_CLOSE[:n]))
+    return next(n for n in range(len(CLOSE) - 1, -1, -1) if text.endswith(CLOSE[:n]))

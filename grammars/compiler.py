@@ -19,6 +19,7 @@ from grammars.lower import Lowered
 from grammars.pool import WorkerPool
 from grammars.rows import RowCache
 from grammars.spec import Constraint
+from grammars.thought import AfterThought, ThoughtTokens
 from grammars.vocab import Vocabulary
 
 _THREADS = 2
@@ -46,6 +47,7 @@ class Compiler:
         self.compile_seconds = 0.0
         self._lock = threading.Lock()
         self._vocabulary = vocabulary
+        self._thoughts = ThoughtTokens(vocabulary)
         self._timeout_s = timeout_s
         row_bytes = cache_bytes // _ROW_SHARE
         self._rows = RowCache(row_bytes)
@@ -75,6 +77,10 @@ class Compiler:
         if isinstance(outcome, GrammarError):
             raise type(outcome)(outcome.message, pointer=outcome.pointer, keyword=outcome.keyword)
         return outcome
+
+    def after_thought(self, grammar: Grammar, *, begun: bool) -> Grammar:
+        """A grammar for output that may begin with a thought, or that goes on with one."""
+        return AfterThought(grammar, self._thoughts, begun=begun)
 
     def warm_up(self) -> None:
         """Start a worker process in the background, so that the first request does not wait for it."""

@@ -97,6 +97,81 @@ async def test_a_constrained_answer_has_no_thoughts(served: Served, monkeypatch:
     assert message["content"] == '"<think>"'
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_choice": ["yes", "no"]},
+        {"guided_regex": "yes|no"},
+        {"guided_grammar": 'root ::= "yes" | "no"'},
+        {"structured_outputs": {"grammar": 'start: "yes" | "no"'}},
+    ],
+)
+async def test_the_grammar_holds_behind_the_thought(
+    served: Served, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], *, stream: bool
+) -> None:
+    """D7"""
+    monkeypatch.setattr(served.state, "thinks", True)
+    served.runner.script = say("<think>\nmaybe {1} < 2?\n</think>\nyes")
+    response = await served.chat(**fields, max_tokens=90, stream=stream)
+    thought, said = _parts(response, stream=stream)
+    assert (thought, said) == ("maybe {1} < 2?", "yes")
+    # Without a thought the grammar holds from the start.
+    served.runner.script = say("no, never")
+    assert _parts(await served.chat(**fields, stream=stream), stream=stream) == ("", "no")
+
+
+def _parts(response: Any, *, stream: bool) -> tuple[str, str]:
+    assert response.status_code == 200, response.text
+    choices = [c for chunk in events(response.text) for c in chunk["choices"]] if stream else []
+    messages = [c["delta"] for c in choices] if stream else [response.json()["choices"][0]["message"]]
+    thought = "".join(message.get("reasoning_content") or "" for message in messages)
+    return thought, "".join(message.get("content") or "" for message in messages)
+
+
+@pytest.mark.parametrize("max_tokens", [20, 33, 60])
+async def test_a_thought_without_end_leaves_room_for_the_answer(
+    served: Served, monkeypatch: pytest.MonkeyPatch, max_tokens: int
+) -> None:
+    monkeypatch.setattr(served.state, "thinks", True)
+    served.runner.script = say("<think>" + "hm " * 99)
+    response = await served.chat(guided_json={"enum": ["yes", "no"]}, max_tokens=max_tokens)
+    assert response.json()["choices"][0]["finish_reason"] == "length"
+    thought, said = _parts(response, stream=False)
+    assert thought
+    assert ("hm " * 99).startswith(thought)
+    assert said == '"no"'
+    assert response.json()["usage"]["completion_tokens"] <= max_tokens
+
+
+async def test_a_prompt_may_begin_the_thought_or_leave_it_out(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.state, "thinks", True)
+    served.runner.script = say("hm</think>no")
+    for begin, expected in (("<think>", ("hm", "no")), ("<think>\n\n</think>\n\n", ("", "yes"))):
+        messages = [{"role": "assistant", "content": begin}]
+        extra = {"messages": messages, "continue_final_message": True, "guided_choice": ["yes"]}
+        if begin == "<think>":
+            extra["guided_choice"] = ["yes", "no"]
+        assert _parts(await served.chat(**extra), stream=False) == expected
+
+
+async def test_a_budget_too_small_for_thought_and_answer_is_refused(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.state, "thinks", True)
+    extra = {
+        "messages": [{"role": "assistant", "content": "<think>"}],
+        "continue_final_message": True,
+        "guided_choice": ["yes"],
+    }
+    response = await served.chat(**extra, max_tokens=10)
+    assert response.status_code == 400
+    assert f"has {len('</think>yes')} tokens" in response.json()["error"]["message"]
+    assert _parts(await served.chat(**extra, max_tokens=11), stream=False)[1] == "yes"
+
+
 async def test_thoughts_in_the_other_apis(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served.state, "thinks", True)
     served.runner.script = say("<think>hm</think>Yes.")
