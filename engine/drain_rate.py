@@ -1,34 +1,34 @@
-"""How long a place in the queue takes, from how fast sequences ended while others waited."""
+"""How long a place in the queue takes, from how fast sequences ended while there was no room for more."""
 
 from __future__ import annotations
 
 import math
 
 _MEMORY_S = 30.0
-"""What ended that long ago (while there was a queue) counts for a third."""
+"""What ended that long ago, by full time, counts for a third."""
 _ENOUGH = 4.0
 """Ends, those long ago for less, that say something."""
 
 
 class DrainRate:
-    """An exponentially weighted mean over the time in which there was a queue; other times say nothing
-    about how fast one drains. Moments are `time.monotonic()` seconds."""
+    """An exponentially weighted mean over the time in which all was full; other times say nothing about how
+    fast a queue drains. Moments are `time.monotonic()` seconds."""
 
     def __init__(self, now: float) -> None:
         self._at = now
         self._ended = 1.0
         self._seconds = 0.05
 
-    def watch(self, now: float, *, queued: bool) -> None:
-        """Time passed in which there was a queue, or none."""
-        if queued:
+    def watch(self, now: float, *, full: bool) -> None:
+        """Time passed in which there was no room for another sequence, or some."""
+        if full:
             kept = math.exp((self._at - now) / _MEMORY_S)
             self._ended *= kept
             self._seconds = self._seconds * kept + _MEMORY_S * (1 - kept)
         self._at = now
 
     def ended(self) -> None:
-        """A sequence that ran has ended while others waited."""
+        """A sequence that ran has ended in such a time."""
         self._ended += 1
 
     def wait_s(self, places: int) -> float:

@@ -33,7 +33,7 @@ from grammars.compiler import Compiler
 
 _log = logging.getLogger("radish.engine")
 
-_SURE = 0.8
+_SURE = 0.7
 """Share of a queue deadline that an expected wait may take: it is a mean."""
 
 
@@ -153,7 +153,7 @@ class Engine:
         except InvalidRequestError:
             self.stats.rejected["invalid"] += 1
             raise
-        self._drain_rate.watch(time.monotonic(), queued=bool(self._scheduler.waiting))
+        self._drain_rate.watch(time.monotonic(), full=self._scheduler.is_full)
         self._check_queue(request)
         handle = Request(
             id=request_id,
@@ -312,9 +312,9 @@ class Engine:
         assert update.finish_reason is not None
         now = time.monotonic()
         sequence.finish_reason = update.finish_reason
-        queued = bool(self._scheduler.waiting)
-        self._drain_rate.watch(now, queued=queued)
-        if queued and sequence.timing.admitted:
+        full = self._scheduler.is_full
+        self._drain_rate.watch(now, full=full)
+        if full and sequence.timing.admitted:
             self._drain_rate.ended()
         self._scheduler.finish(sequence, cache=update.finish_reason != "error")
         self.stats.record_finish(sequence, update.finish_reason, now)

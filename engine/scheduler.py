@@ -129,6 +129,11 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a new sequence has to wait for another to end."""
+        return len(self.waiting) > 0 or len(self.running) >= self._max_running
+
     def page_counts(self) -> PageCounts:
         """Pages by state."""
         private = sum(len(sequence.pages) - sequence.num_shared for sequence in self.running.values())

@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from app.__main__ import main
@@ -34,6 +36,40 @@ def test_the_line_to_try_works_and_sigterm_ends_it() -> None:
             assert process.wait(timeout=60) == 0
         finally:
             process.kill()
+
+
+def test_a_killed_server_starts_again_on_its_port() -> None:
+    """SIGKILL amid a stream: the stream breaks off, no process is left, and the next server says the same."""
+    first: Any = None
+    port = 0
+    for attempt in range(2):
+        command = [sys.executable, "-m", "app", "serve", "--port", str(port), "--kv-memory", "64"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                url = process.stdout.readline().split()[-1]
+                port = int(url.rpartition(":")[2])
+                model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
+                body = {"model": model, "prompt": "The sky is", "max_tokens": 8, "temperature": 0}
+                said = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()["choices"][0]["text"]
+                assert said == (first or said)
+                first = said
+                if attempt:
+                    continue
+                others = psutil.Process(process.pid).children(recursive=True)
+                assert others, "grammars are compiled by a process of their own"
+                endless = body | {"max_tokens": 2000, "ignore_eos": True, "stream": True}
+                with httpx.stream("POST", f"{url}/v1/completions", json=endless, timeout=60) as stream:
+                    lines = stream.iter_lines()
+                    assert next(lines).startswith("data: {")
+                    process.kill()
+                    with pytest.raises(httpx.RemoteProtocolError):
+                        for _ in lines:
+                            pass
+                _, alive = psutil.wait_procs(others, timeout=30)
+                assert alive == []
+            finally:
+                process.kill()
 
 
 def test_an_address_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

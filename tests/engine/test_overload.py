@@ -100,21 +100,21 @@ async def test_a_flood_of_long_prompts_does_not_hold_up_short_ones() -> None:
 
 
 def test_the_drain_rate_is_that_of_queues() -> None:
-    """Ten a second while there is a queue, whatever happens between queues."""
+    """Ten a second while all is full, whatever happens at other times."""
     rate = DrainRate(0.0)
     now = 0.0
     for _ in range(20):
         for _ in range(50):
             now += 0.1
-            rate.watch(now, queued=True)
+            rate.watch(now, full=True)
             rate.ended()
         now += 1000.0
-        rate.watch(now, queued=False)
+        rate.watch(now, full=False)
     assert (DrainRate(0.0).is_known, rate.is_known) == (False, True)
     assert rate.wait_s(30) == pytest.approx(3.0, rel=0.02)
     for _ in range(90):
         now += 1.0
-        rate.watch(now, queued=True)
+        rate.watch(now, full=True)
         rate.ended()
     assert rate.wait_s(2) == pytest.approx(2.0, rel=0.4), "it follows"
 
@@ -131,7 +131,7 @@ async def test_what_would_wait_too_long_is_refused_at_once() -> None:
         rate._seconds, rate._ended = 4.0, 10.0
         with pytest.raises(QueueFullError, match="would wait for about 16 s") as full:
             engine.submit(late, request_id="c")
-        assert full.value.retry_after_s == pytest.approx(8.4, abs=0.5)
+        assert full.value.retry_after_s == pytest.approx(9.4, abs=0.5)
         patient = generate_request("x", max_tokens=1, queue_timeout_s=60.0)
         other = generate_request("x", max_tokens=1, queue_timeout_s=10.0, tenant="other")
         requests += [engine.submit(wanted, request_id="d") for wanted in (patient, other)]
