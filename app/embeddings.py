@@ -10,7 +10,6 @@ import base64
 from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy as np
 
 from app.errors import bad_request
 from app.generation import Generation, Usage
@@ -19,6 +18,7 @@ from app.protocol import Tokens, Unsupported, neutral, refuse_unsupported
 from app.replies import Identity, Reading
 from app.state import AppState
 from engine.batch import Float32
+from engine.embedding import unit_vector
 from engine.params import SamplingParams
 from engine.request import GenerateRequest, Request
 
@@ -110,12 +110,9 @@ async def create_embeddings(state: AppState, body: bytes) -> Reading:
     return Reading(generation, answer)
 
 
-def _vector(request: Request, dimensions: int | None) -> Float32:
-    """[dimensions] of length 1; zeros stay zeros."""
-    assert request.embedding is not None
-    kept = request.embedding[:dimensions]
-    length = np.linalg.norm(kept)
-    return (kept / length).astype(np.float32) if length else kept
+def _vector(handle: Request, dimensions: int | None) -> Float32:
+    assert handle.embedding is not None
+    return unit_vector(handle.embedding, dimensions)
 
 
 def _written(request: EmbeddingsRequest, vector: Float32) -> list[float] | str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from engine.batch import Float32
 from engine.config import Config
+from engine.embedding import unit_vector
 from engine.engine import Engine
 from engine.load import load_engine
 from engine.params import SamplingParams
@@ -24,6 +26,7 @@ Prompt = str | list[int]
 """Text, in which special tokens are written as their text; or token ids."""
 
 _T = TypeVar("_T")
+_W = TypeVar("_W")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,22 @@ class LLM:
             raise ValueError(f"there are {len(given)} prompts and {len(each)} params")
         return self._wait(self._generate(given, each, output_type, choices))
 
+    def embed(self, prompts: Prompt | Sequence[Prompt], *, dimensions: int | None = None) -> list[Float32]:
+        """The model's hidden state at each prompt's last token; blocks until all are done.
+
+        Args:
+            prompts: one or several.
+            dimensions: keep the first so many numbers of each; None keeps all.
+
+        Returns:
+            float32 [dimensions] of length 1, one a prompt.
+
+        Raises:
+            InvalidRequestError: a prompt is empty or does not fit.
+            RuntimeError: it failed.
+        """
+        return self._wait(self._embed(_listed(prompts), dimensions))
+
     async def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, output_type: Any = None
     ) -> AsyncIterator[Update]:
@@ -152,19 +171,44 @@ class LLM:
     async def _generate(
         self, prompts: list[Prompt], params: list[SamplingParams], output_type: Any, choices: int
     ) -> list[Output]:
-        places = asyncio.Semaphore(max(1, self._engine.config.max_waiting // choices))
+        async def one(wanted: tuple[Prompt, SamplingParams]) -> list[Output]:
+            request = await self._submit(*wanted, output_type, choices)
+            try:
+                return await _collect(request)
+            finally:
+                self._engine.abort(request)
 
-        async def one(prompt: Prompt, wanted: SamplingParams) -> list[Output]:
+        wanted = zip(prompts, params, strict=True)
+        return [output for outputs in await self._together(one, wanted, choices) for output in outputs]
+
+    async def _embed(self, prompts: list[Prompt], dimensions: int | None) -> list[Float32]:
+        async def one(prompt: Prompt) -> Float32:
+            wanted = GenerateRequest(
+                prompt=self._ids_of(prompt), params=SamplingParams(max_tokens=0), purpose="embed"
+            )
+            request = self._engine.submit(wanted, request_id=f"offline-{next(self._ids)}")
+            try:
+                await _collect(request)
+            finally:
+                self._engine.abort(request)
+            assert request.embedding is not None
+            return unit_vector(request.embedding, dimensions)
+
+        return await self._together(one, prompts, 1)
+
+    async def _together(
+        self, work: Callable[[_W], Coroutine[None, None, _T]], items: Iterable[_W], places_each: int
+    ) -> list[_T]:
+        """Do `work` for every item, for as many at once as the queue has places for."""
+        places = asyncio.Semaphore(max(1, self._engine.config.max_waiting // places_each))
+
+        async def one(item: _W) -> _T:
             async with places:
-                request = await self._submit(prompt, wanted, output_type, choices)
-                try:
-                    return await _collect(request)
-                finally:
-                    self._engine.abort(request)
+                return await work(item)
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(*pair)) for pair in zip(prompts, params, strict=True)]
-        return [output for task in tasks for output in task.result()]
+            tasks = [group.create_task(one(item)) for item in items]
+        return [task.result() for task in tasks]
 
     async def _abort(self, request: Request) -> None:
         self._engine.abort(request)
@@ -176,10 +220,13 @@ class LLM:
         grammar = None
         if output_type is not None:
             grammar = await engine.compiler.compile(_constraint(output_type))
-        if isinstance(prompt, str):
-            prompt = engine.tokenizer.encode(prompt, add_special=True, parse_special=True)
-        wanted = GenerateRequest(prompt=prompt, params=params, choices=choices, grammar=grammar)
+        wanted = GenerateRequest(prompt=self._ids_of(prompt), params=params, choices=choices, grammar=grammar)
         return engine.submit(wanted, request_id=f"offline-{next(self._ids)}")
+
+    def _ids_of(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return self._engine.tokenizer.encode(prompt, add_special=True, parse_special=True)
+        return prompt
 
 
 _DEFAULT = SamplingParams(max_tokens=16)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pydantic
 import pytest
 from outlines.types import CFG, Choice, JsonSchema, Regex
@@ -17,7 +18,7 @@ from outlines.types import CFG, Choice, JsonSchema, Regex
 from engine import LLM, SamplingParams
 from engine.errors import InvalidRequestError
 from grammars.base import GrammarError
-from tests.fakes import assert_quiet, fake_engine, hashed_tokens, say
+from tests.fakes import assert_quiet, fake_engine, hashed_embedding, hashed_state, hashed_tokens, say
 
 
 class City(pydantic.BaseModel):
@@ -55,6 +56,21 @@ def test_more_prompts_than_may_wait() -> None:
     with LLM.of(engine) as llm:
         outputs = llm.generate([str(n) for n in range(30)], choices=2)
         assert [output.text for output in outputs] == [expected(str(n // 2), 16) for n in range(60)]
+
+
+def test_embeddings_have_length_one(llm: LLM) -> None:
+    prompts = [f"prompt {n}" for n in range(9)]
+    states = [hashed_embedding(hashed_state(prompt.encode())) for prompt in prompts]
+    for dimensions in (None, 3):
+        vectors = llm.embed(prompts, dimensions=dimensions)
+        for vector, state in zip(vectors, states, strict=True):
+            kept = state[:dimensions].astype(np.float64)
+            np.testing.assert_allclose(vector, kept / np.linalg.norm(kept), atol=1e-6)
+    (one,) = llm.embed(list(b"prompt 3"))
+    np.testing.assert_array_equal(one, llm.embed(prompts)[3])
+    with pytest.raises(ExceptionGroup) as refused:
+        llm.embed(["fine", ""])
+    assert isinstance(refused.value.exceptions[0], InvalidRequestError)
 
 
 def test_failures_are_raised_and_leave_nothing(llm: LLM) -> None:
