@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.errors import bad_request
+from app.errors import ApiError, bad_request
 from app.generation import Generation
 from app.json_events import wants_json_events
 from app.protocol import ChatRequest
@@ -70,7 +70,12 @@ async def submit_chat(
         namespace=request.cache_salt or "",
         priority=request.priority or 0,
     )
-    generation = Generation(state.engine, [generate], request_id=request_id, prompt_field=prompt_field)
+    try:
+        generation = Generation(state.engine, [generate], request_id=request_id, prompt_field=prompt_field)
+    except ApiError as error:
+        if error.detail.param == "max_tokens" and request.max_completion_tokens is not None:
+            error.detail.param = "max_completion_tokens"
+        raise
     if not (thinks or (state.thinks and grammar is None)):
         return ChatGeneration(generation, plan.splitter, tells_json)
     return ChatGeneration(generation, lambda: Thinking(plan.splitter(), begun=begun), tells_json)

@@ -103,21 +103,31 @@ class AfterThought:
 
     @property
     def min_tokens(self) -> int | None:
-        close = self.matcher().shortest_close()
-        return None if close is None else len(close)
+        least = self._answer.min_tokens
+        marks = self._tokens.spell(CLOSE) if self._start.at is _At.THINKING else []
+        return None if least is None else len(marks) + least
+
+    @cached_property
+    def _shortest(self) -> list[int] | None:
+        """A shortest answer."""
+        return self._answer.matcher().shortest_close()
 
     def matcher(self) -> ThoughtMatcher:
-        return ThoughtMatcher(self._answer.matcher(), self._tokens, [self._start])
+        return ThoughtMatcher(self._answer.matcher(), self._tokens, [self._start], self._shortest)
 
 
 class ThoughtMatcher:
     """See `grammars.base.Matcher`. The answer's matcher is fed the tokens of the answer only."""
 
-    def __init__(self, answer: Matcher, tokens: ThoughtTokens, path: list[_Place]) -> None:
+    def __init__(
+        self, answer: Matcher, tokens: ThoughtTokens, path: list[_Place], shortest: list[int] | None
+    ) -> None:
         self._answer = answer
         self._tokens = tokens
         self._path = path
         """One place more than tokens: the first is the start."""
+        self._shortest = shortest
+        """A shortest answer, where none has begun."""
 
     @property
     def _place(self) -> _Place:
@@ -211,7 +221,8 @@ class ThoughtMatcher:
         return self._answer.fork().accept(token_id)
 
     def shortest_close(self) -> list[int] | None:
-        answer, place = self._answer.shortest_close(), self._place
+        place = self._place
+        answer = self._answer.shortest_close() if self._answer.num_tokens else self._shortest
         match place.at:
             case _At.OPENING:
                 marks = [*self._tokens.spell(OPEN[len(place.mark) :]), *self._tokens.spell(CLOSE)]
@@ -232,7 +243,7 @@ class ThoughtMatcher:
         del self._path[before:]
 
     def fork(self) -> ThoughtMatcher:
-        return ThoughtMatcher(self._answer.fork(), self._tokens, self._path.copy())
+        return ThoughtMatcher(self._answer.fork(), self._tokens, self._path.copy(), self._shortest)
 
     def forced_tokens(self) -> list[int]:
         return self._answer.forced_tokens() if self._place.at is _At.ANSWER else []
