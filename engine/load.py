@@ -60,11 +60,14 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     max_context = min(config.max_context or limit, limit)
     # Rotary angles that are stretched for long contexts are chosen by the longest one that is served.
     spec = msgspec.structs.replace(loaded.spec, max_position=max_context)
-    num_pages = _num_pages(config, spec, dtype, device)
+    kv_dtype = _kv_dtype(config, dtype)
+    num_pages = _num_pages(config, spec, kv_dtype, device)
     progress("Reserving memory", 0.0)
     model: Model
     if isinstance(loaded, NativeModel):
-        model = NativeDecoder(replace(loaded, spec=spec), num_pages=num_pages, page_size=config.page_size)
+        model = NativeDecoder(
+            replace(loaded, spec=spec), num_pages=num_pages, page_size=config.page_size, kv_dtype=kv_dtype
+        )
     else:
         kv = KVCache.allocate(spec, num_pages, config.page_size, dtype, device)
         model = Decoder(spec, loaded.weights, kv)
@@ -95,6 +98,8 @@ def _native(
     except NativeUnavailableError as error:
         if config.quantize != "none":
             raise ConfigError(f"quantize: {config.quantize} needs the native path: {error}") from error
+        if config.kv_dtype != "auto":
+            raise ConfigError(f"kv_dtype: {config.kv_dtype} needs the native path: {error}") from error
         if config.exact:
             raise ConfigError(f"exact: only the native path adds up in a fixed order: {error}") from error
         _log.warning("serving on plain torch, several times slower: %s", error)
@@ -135,10 +140,18 @@ def _chosen_device(config: Config) -> torch.device:
 def _dtype(config: Config, device: torch.device) -> torch.dtype:
     if config.quantize != "none" and device.type != "cpu":
         raise ConfigError(f"quantize: {config.quantize} runs on a CPU only")
+    if config.kv_dtype != "auto" and device.type != "cpu":
+        raise ConfigError(f"kv_dtype: {config.kv_dtype} runs on a CPU only")
     if config.dtype == "auto":
         fast = device.type == "cuda" or "avx512" in supported_isas()
         return torch.bfloat16 if fast and config.quantize == "none" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
+
+
+def _kv_dtype(config: Config, dtype: torch.dtype) -> torch.dtype:
+    if config.kv_dtype == "int8":
+        return torch.int8
+    return torch.bfloat16 if config.kv_dtype == "bfloat16" or config.quantize != "none" else dtype
 
 
 def _num_pages(config: Config, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> int:
@@ -149,9 +162,7 @@ def _num_pages(config: Config, spec: ModelSpec, dtype: torch.dtype, device: torc
         wanted = min(_MOST_KV_BY_DEFAULT, free // 4)
     # The native path pads heads, so on a CPU this is the most that a page may take.
     cache = NativeDecoder if device.type == "cpu" else KVCache
-    page = cache.bytes_per_page(
-        spec, config.page_size, torch.bfloat16 if config.quantize != "none" else dtype
-    )
+    page = cache.bytes_per_page(spec, config.page_size, dtype)
     if wanted < 2 * page:
         raise ConfigError(f"kv_memory: {wanted // _MIB} MiB hold fewer than 2 pages of {page // 1024} KiB")
     return wanted // page

@@ -21,6 +21,7 @@ from kernels.cpu.abi import Format, Geometry, Step
 from kernels.cpu.build import Isa
 from kernels.cpu.runtime import Memory, padded
 
+KV_FORMATS: Final = {torch.float32: Format.F32, torch.bfloat16: Format.BF16, torch.int8: Format.Q8}
 _ROPE_STEP: Final = 4096
 """Positions by which the table of angles grows."""
 
@@ -34,13 +35,21 @@ class NativeDecoder:
     pages are bfloat16. A row's logits are bit-identical alone, in any batch and in any chunks.
     """
 
-    def __init__(self, model: NativeModel, *, num_pages: int, page_size: int) -> None:
-        """Reserve pages."""
+    def __init__(
+        self, model: NativeModel, *, num_pages: int, page_size: int, kv_dtype: torch.dtype | None = None
+    ) -> None:
+        """Reserve pages.
+
+        Args:
+            kv_dtype: of the pages, one of `KV_FORMATS`; None for what goes with the weights. In int8 each
+                key and each value of a head has a scale of its own.
+        """
         spec = model.spec
         self._spec = spec
         self.hidden_size = spec.hidden_size
         self.isa: Isa = model.runtime.isa
-        kv_dtype = torch.float32 if model.kv_format == Format.F32 else torch.bfloat16
+        kv_format = model.kv_format if kv_dtype is None else KV_FORMATS[kv_dtype]
+        kv_dtype = next(dtype for dtype, format_ in KV_FORMATS.items() if format_ == kv_format)
         self.kv: Memory = model.runtime.allocate(num_pages * self.bytes_per_page(spec, page_size, kv_dtype))
         geometry = Geometry(
             heads=spec.num_heads,
@@ -49,7 +58,7 @@ class NativeDecoder:
             true_head_dim=spec.head_dim,
             rotary_half=spec.rotary_dim // 2,
             page_size=page_size,
-            kv_format=model.kv_format,
+            kv_format=kv_format,
             vocab=spec.vocab_size,
             query_scale=math.log2(math.e) / math.sqrt(spec.head_dim),
             kv=self.kv.address,
@@ -65,10 +74,12 @@ class NativeDecoder:
         """Bytes that one page takes over all layers, keys and values together.
 
         Args:
-            dtype: of the pages: float32 only with float32 weights that are not quantised, else bfloat16.
+            dtype: of the pages.
         """
-        width = padded(spec.head_dim, HEAD_UNIT)
-        return 2 * spec.num_layers * page_size * spec.num_kv_heads * width * dtype.itemsize
+        vector = padded(spec.head_dim, HEAD_UNIT) * dtype.itemsize
+        if dtype == torch.int8:
+            vector += torch.bfloat16.itemsize  # its scale
+        return 2 * spec.num_layers * page_size * spec.num_kv_heads * vector
 
     def forward(self, batch: Batch, token_ids: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Run a step and write its keys and values to their pages.

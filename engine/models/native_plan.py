@@ -88,7 +88,7 @@ class Planner:
         plain = Format.F32 if self.format == Format.Q8 else self.format
         buffers = {
             "qkv": self._buffer((spec.num_heads + 2 * spec.num_kv_heads) * dim, Format.F32),
-            "queries": self._buffer(spec.num_heads * dim, self.kv_format),
+            "queries": self._buffer(spec.num_heads * dim, Format.F32),  # at most: as pages want them
             "attended": self._buffer(spec.num_heads * dim, plain),
             "gated": self._buffer(spec.intermediate_size, plain),
         }

@@ -47,12 +47,13 @@ class NativeSequences(PagedSequences):
         threads: int = 2,
         isa: Isa | None = None,
         quantize: Quantize = None,
+        kv_dtype: torch.dtype | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(model, num_pages=num_pages, page_size=page_size, seed=seed)
         runtime = Runtime(threads, isa)
         laid = lay_down(model.spec, model.weights, runtime, quantize, lambda _label, _fraction: None)
-        decoder = NativeDecoder(laid, num_pages=num_pages, page_size=page_size)
+        decoder = NativeDecoder(laid, num_pages=num_pages, page_size=page_size, kv_dtype=kv_dtype)
         ctypes.memset(decoder.kv.address, 0xFF, decoder.kv.size)
         self.decoder = decoder
 
@@ -108,15 +109,19 @@ def test_shapes(shape: str, threads: int, isa: Isa) -> None:
         torch.testing.assert_close(native.step(chunks), plain.step(chunks), atol=2 * TOLERANCE, rtol=1e-5)
 
 
-FORMATS: list[tuple[torch.dtype, Quantize]] = [
-    (torch.float32, None),
-    (torch.bfloat16, None),
-    (torch.bfloat16, "int8"),
+FORMATS: list[tuple[torch.dtype, Quantize, torch.dtype | None]] = [
+    (torch.float32, None, None),
+    (torch.bfloat16, None, None),
+    (torch.bfloat16, "int8", None),
+    (torch.float32, None, torch.bfloat16),
+    (torch.bfloat16, None, torch.int8),
 ]
 
 
-@pytest.mark.parametrize(("dtype", "quantize"), FORMATS)
-def test_row_is_bit_identical_in_any_company(dtype: torch.dtype, quantize: Quantize, isa: Isa) -> None:
+@pytest.mark.parametrize(("dtype", "quantize", "kv_dtype"), FORMATS)
+def test_row_is_bit_identical_in_any_company(
+    dtype: torch.dtype, quantize: Quantize, kv_dtype: torch.dtype | None, isa: Isa
+) -> None:
     """Alone on one thread in chunks of any size, or with 31 others on two threads: the same bits."""
     window = (None, 150)
     model = random_model(dtype=dtype, num_heads=6, head_dim=64, hidden_size=192, sliding_window=window)
@@ -126,7 +131,14 @@ def test_row_is_bit_identical_in_any_company(dtype: torch.dtype, quantize: Quant
 
     def sequences(threads: int) -> NativeSequences:
         return NativeSequences(
-            model, num_pages=640, page_size=16, threads=threads, isa=isa, quantize=quantize, seed=threads
+            model,
+            num_pages=640,
+            page_size=16,
+            threads=threads,
+            isa=isa,
+            quantize=quantize,
+            kv_dtype=kv_dtype,
+            seed=threads,
         )
 
     together = sequences(2)
@@ -161,19 +173,26 @@ def tree_of_rows(sequences: NativeSequences | None) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("page_size", [4, 16, 48])
-@pytest.mark.parametrize(("dtype", "quantize"), FORMATS)
+@pytest.mark.parametrize(("dtype", "quantize", "kv_dtype"), FORMATS)
 def test_shared_pages_change_nothing(
-    dtype: torch.dtype, quantize: Quantize, page_size: int, isa: Isa
+    dtype: torch.dtype, quantize: Quantize, kv_dtype: torch.dtype | None, page_size: int, isa: Isa
 ) -> None:
     """Decode and prefill over a tree of shared pages give the bits of each row alone with its own."""
     model = random_model(dtype=dtype, num_heads=6, head_dim=64, hidden_size=192, sliding_window=(None, 200))
-    pages = 8 * 900 // page_size
-    shared = NativeSequences(
-        model, num_pages=pages, page_size=page_size, threads=2, isa=isa, quantize=quantize, seed=1
-    )
-    alone = NativeSequences(
-        model, num_pages=pages, page_size=page_size, threads=1, isa=isa, quantize=quantize, seed=2
-    )
+
+    def sequences(threads: int) -> NativeSequences:
+        return NativeSequences(
+            model,
+            num_pages=8 * 900 // page_size,
+            page_size=page_size,
+            threads=threads,
+            isa=isa,
+            quantize=quantize,
+            kv_dtype=kv_dtype,
+            seed=threads,
+        )
+
+    shared, alone = sequences(2), sequences(1)
     rows = tree_of_rows(shared)
     for key, row in rows.items():
         alone.step({key: row})
@@ -260,13 +279,37 @@ TEXT = (
 )
 
 
-@pytest.mark.parametrize(("dtype", "quantize", "bound"), [(*FORMATS[1], 1e-3), (*FORMATS[2], 1e-2)])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("kv_dtype", "bound"), [(torch.bfloat16, 1e-3), (torch.int8, 1e-2)])
+def test_rounded_pages_stay_close(shape: str, kv_dtype: torch.dtype, bound: float, isa: Isa) -> None:
+    """Weights and activations in float32, so that only pages round: ragged rows, prefill and decode."""
+    page_size, sizes = SHAPES[shape]
+    model = random_model(**sizes)
+    lengths = [5, 270, 17, 128, 1]
+    pages = sum(-(-(length + 20) // page_size) for length in lengths)
+    plain = PagedSequences(model, num_pages=pages, page_size=page_size)
+    native = NativeSequences(model, num_pages=pages, page_size=page_size, isa=isa, kv_dtype=kv_dtype)
+    for counts in (lengths, [20, 1, 3, 1, 1], [1] * 5):
+        chunks = {key: ids(count, model.spec.vocab_size, seed=key) for key, count in enumerate(counts)}
+        assert divergence(plain.step(chunks), native.step(chunks)) < bound
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quantize", "kv_dtype", "bound"),
+    [(*FORMATS[1], 1e-3), (*FORMATS[2], 1e-2), (torch.bfloat16, None, torch.int8, 2e-3)],
+)
 def test_embedded_model_stays_close(
-    embedded: LoadedModel, dtype: torch.dtype, quantize: Quantize, bound: float
+    embedded: LoadedModel,
+    dtype: torch.dtype,
+    quantize: Quantize,
+    kv_dtype: torch.dtype | None,
+    bound: float,
 ) -> None:
     """Divergence from float32, over every position of a text."""
     path = embedded_model_path()
     tokens = load_tokenizer(path).encode(TEXT, add_special=True, parse_special=False)
-    native = NativeSequences(tiny.load(path, dtype), num_pages=6, page_size=16, quantize=quantize)
+    native = NativeSequences(
+        tiny.load(path, dtype), num_pages=6, page_size=16, quantize=quantize, kv_dtype=kv_dtype
+    )
     computed = native.step({0: tokens}, logits_of="every")
     assert divergence(prompt_logits(embedded, tokens), computed) < bound
