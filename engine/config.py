@@ -26,8 +26,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Meta(description="Type of weights and KV. auto: bfloat16 where the processor computes in it."),
     ] = "auto"
     quantize: Annotated[
-        Literal["none", "int8"],
-        _Meta(description="int8: weights and activations in groups of 64, on a CPU only."),
+        Literal["none", "int8", "gguf"],
+        _Meta(
+            description="On a CPU only. int8: weights in 8 bits, 32 to a scale; gguf: the blocks of a GGUF "
+            "file as they are (Q8_0, Q4_0, Q4_1; 8 bits for others). Activations are int8 with both."
+        ),
     ] = "none"
     kv_dtype: Annotated[
         Literal["auto", "bfloat16", "int8"],

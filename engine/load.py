@@ -105,6 +105,8 @@ def _native(
         _log.warning("serving on plain torch, several times slower: %s", error)
         return None
     quantize = None if config.quantize == "none" else config.quantize
+    if quantize == "gguf" and path.is_dir():
+        raise ConfigError(f"quantize: {path} is no GGUF file; int8 quantises any model")
     model = load_native(path, dtype=dtype, quantize=quantize, runtime=runtime, progress=progress)
     # What is left to torch is small, and its workers would spin on the cores of the step's own.
     torch.set_num_threads(1)

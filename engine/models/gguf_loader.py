@@ -5,8 +5,10 @@ Metadata keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +22,9 @@ from engine.models.gguf_file import GGUFFile, read_gguf
 from engine.models.gguf_spec import read_spec
 from engine.models.layout import Layout, Progress, check_names, check_shape, load_tensors
 from engine.models.spec import ModelSpec
-from engine.models.weights import Weights
+from engine.models.weights import Weights, WeightsOf
+from kernels.cpu.abi import Encoding
+from kernels.cpu.blocks import Blocks, Matrix
 
 LAYOUT: Final = Layout(
     embed="token_embd.weight",
@@ -54,6 +58,8 @@ ROPE_TENSORS: Final[tuple[str, ...]] = (
     "rope_factors_long.weight",
 )
 _TYPES: Final = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+_PLAIN: Final = ("F32", "F16", "BF16")
+_NATIVE: Final = ("Q8_0", "Q4_0", "Q4_1")
 _SLICE: Final = 1 << 20
 """Numbers decoded at a time; bounds the scratch memory."""
 
@@ -66,6 +72,32 @@ def load_gguf(
     Raises:
         ModelError: names the file, and the tensor or field at fault.
     """
+    return _load(path, lambda file, name: _decode(file, name, dtype).to(device), progress)
+
+
+def load_gguf_matrices(
+    path: Path, *, dtype: torch.dtype, progress: Progress
+) -> tuple[ModelSpec, WeightsOf[Matrix]]:
+    """Load a file without decoding the blocks that the native step knows: those stay in the mapped file.
+
+    Other blocks are decoded to float32, plain numbers converted to `dtype`.
+
+    Raises:
+        ModelError: names the file, and the tensor or field at fault.
+    """
+
+    def read(file: GGUFFile, name: str) -> Matrix:
+        info = file.tensors[name]
+        if info.type_name in _NATIVE and len(info.shape) == 2:
+            return Blocks(_rows(file, name), Encoding[info.type_name], info.shape[-1])
+        return _decode(file, name, dtype if info.type_name in _PLAIN else torch.float32)
+
+    return _load(path, read, progress)
+
+
+def _load(
+    path: Path, read: Callable[[GGUFFile, str], Matrix], progress: Progress
+) -> tuple[ModelSpec, WeightsOf[Any]]:
     file = read_gguf(path)
     factors = {
         name: tuple(_decode(file, name, torch.float32).tolist())
@@ -80,13 +112,13 @@ def load_gguf(
         check_shape(path, name, file.tensors[name].shape, shape)
         _rows(file, name)
 
-    def load(name: str) -> Tensor:
-        tensor = _decode(file, name, dtype)
+    def load(name: str) -> Matrix:
+        matrix = read(file, name)
         if spec.architecture == "llama" and ".attn_q." in name:
-            tensor = _half_split(tensor, spec.num_heads, spec)
+            return _half_split(matrix, spec.num_heads, spec)
         if spec.architecture == "llama" and ".attn_k." in name:
-            tensor = _half_split(tensor, spec.num_kv_heads, spec)
-        return tensor.to(device)
+            return _half_split(matrix, spec.num_kv_heads, spec)
+        return matrix
 
     return spec, LAYOUT.weights(spec, load_tensors(wanted, load, progress))
 
@@ -124,10 +156,17 @@ def _decode(file: GGUFFile, name: str, dtype: torch.dtype) -> Tensor:
     return tensor
 
 
-def _half_split(tensor: Tensor, num_heads: int, spec: ModelSpec) -> Tensor:
+@overload
+def _half_split(matrix: Tensor, num_heads: int, spec: ModelSpec) -> Tensor: ...
+@overload
+def _half_split(matrix: Matrix, num_heads: int, spec: ModelSpec) -> Matrix: ...
+def _half_split(matrix: Matrix, num_heads: int, spec: ModelSpec) -> Matrix:
     """Reorder the rows of a query or key projection from interleaved rotary pairs, (0, 1), (2, 3)...,
     which GGUF's llama architecture has, to the half-split pairs of `Weights`."""
-    heads = tensor.view(num_heads, spec.head_dim, -1)
+    if isinstance(matrix, Blocks):
+        rows = _half_split(torch.from_numpy(matrix.rows.copy()), num_heads, spec)
+        return replace(matrix, rows=rows.numpy())
+    heads = matrix.view(num_heads, spec.head_dim, -1)
     rotated, rest = heads[:, : spec.rotary_dim], heads[:, spec.rotary_dim :]
     pairs = rotated.reshape(num_heads, spec.rotary_dim // 2, 2, -1).transpose(1, 2).flatten(1, 2)
-    return torch.cat((pairs, rest), dim=1).view(tensor.shape)
+    return torch.cat((pairs, rest), dim=1).view(matrix.shape)

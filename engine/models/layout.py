@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from torch import Tensor
+from typing import Any, TypeVar
 
 from engine.models.errors import ModelError
 from engine.models.spec import ModelSpec
-from engine.models.weights import LayerWeights, Weights
+from engine.models.weights import LayerOf, WeightsOf
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the fraction of it that is done, 0.0 to 1.0."""
 Shape = tuple[int, ...]
+T = TypeVar("T")
 
 _ALWAYS = ("input_norm", "q", "k", "v", "o", "post_norm", "gate", "up", "down")
 
@@ -44,10 +44,10 @@ class Layout:
             shapes[self.lm_head] = (spec.vocab_size, spec.hidden_size)
         return shapes
 
-    def weights(self, spec: ModelSpec, tensors: dict[str, Tensor]) -> Weights:
+    def weights(self, spec: ModelSpec, tensors: Mapping[str, Any]) -> WeightsOf[Any]:
         """Put loaded tensors in their places."""
         layers = tuple(
-            LayerWeights(
+            LayerOf(
                 **{
                     field: tensors[name]
                     for field in self.fields
@@ -58,15 +58,13 @@ class Layout:
         )
         embed = tensors[self.embed]
         lm_head = embed if spec.tie_embeddings else tensors[self.lm_head]
-        return Weights(embed=embed, layers=layers, norm=tensors[self.norm], lm_head=lm_head)
+        return WeightsOf(embed=embed, layers=layers, norm=tensors[self.norm], lm_head=lm_head)
 
     def _name(self, index: int, field: str) -> str:
         return self.layer.format(index) + self.fields[field]
 
 
-def load_tensors(
-    wanted: Collection[str], load: Callable[[str], Tensor], progress: Progress
-) -> dict[str, Tensor]:
+def load_tensors(wanted: Collection[str], load: Callable[[str], T], progress: Progress) -> dict[str, T]:
     """Load each wanted tensor, reporting how far along it is."""
     tensors = {}
     for done, name in enumerate(wanted):

@@ -10,12 +10,13 @@ import torch
 
 from engine.models.errors import ModelError
 from engine.models.layout import Progress
-from engine.models.loader import load_model
-from engine.models.native_plan import Planner, Quantize, weight_format
+from engine.models.loader import load_matrices
+from engine.models.native_plan import Planner, Quantize
 from engine.models.spec import ModelSpec
 from engine.models.weight_cache import WeightCache
-from engine.models.weights import Weights
+from engine.models.weights import WeightsOf
 from kernels.cpu.abi import Format
+from kernels.cpu.blocks import Matrix
 from kernels.cpu.image import Image
 from kernels.cpu.runtime import Runtime
 
@@ -39,11 +40,21 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 def lay_down(
-    spec: ModelSpec, weights: Weights, runtime: Runtime, quantize: Quantize | None, progress: Progress
+    spec: ModelSpec,
+    weights: WeightsOf[Matrix],
+    runtime: Runtime,
+    *,
+    dtype: torch.dtype,
+    quantize: Quantize | None,
+    progress: Progress,
 ) -> NativeModel:
-    """Pack weights, which are not needed afterwards."""
+    """Pack weights, which are not needed afterwards.
+
+    Args:
+        dtype: of linear weights that are not quantised, float32 or bfloat16.
+    """
     label = "Quantizing weights" if quantize else "Packing weights"
-    plan = Planner(spec, runtime, weight_format(weights, quantize))
+    plan = Planner(spec, runtime, dtype, quantize)
     plan.lay(weights, lambda done: progress(label, done))
     note = msgspec.json.encode(_Note(spec, plan.kv_format))
     return NativeModel(spec=spec, runtime=runtime, image=plan.image(note), kv_format=plan.kv_format)
@@ -65,7 +76,7 @@ def load_native(
     if image is not None:
         note = msgspec.json.decode(image.note, type=_Note)
         return NativeModel(spec=note.spec, runtime=runtime, image=image, kv_format=Format(note.kv_format))
-    loaded = load_model(path, dtype=dtype, device=torch.device("cpu"), progress=progress)
-    model = lay_down(loaded.spec, loaded.weights, runtime, quantize, progress)
+    spec, weights = load_matrices(path, dtype=dtype, progress=progress)
+    model = lay_down(spec, weights, runtime, dtype=dtype, quantize=quantize, progress=progress)
     cache.write_in_background(model.image)
     return model

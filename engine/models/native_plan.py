@@ -13,21 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.spec import ModelSpec
-from engine.models.weights import LayerWeights, Weights
-from kernels.cpu.abi import Epilogue, Format, Kind, Op, Rows
+from engine.models.weights import LayerOf, WeightsOf
+from kernels.cpu.abi import Encoding, Epilogue, Format, Kind, Op, Rows
+from kernels.cpu.blocks import Blocks, Matrix
 from kernels.cpu.image import Image
 from kernels.cpu.runtime import GROUP, PANEL, Memory, Packed, Part, Runtime, padded, q8_row_bytes
 
-Quantize = Literal["int8"]
+Quantize = Literal["int8", "gguf"]
+"""int8: 8-bit weights, 32 to a scale. gguf: blocks as the file has them where they are Q8_0, Q4_0 or Q4_1;
+8 bits for other blocks and for mixtures in one projection, bfloat16 for plain numbers. Activations are
+int8 in groups of 32 wherever weights are quantised."""
 HEAD_UNIT: Final = 16
 """Heads are padded to a multiple of this."""
-
-
-def weight_format(weights: Weights, quantize: Quantize | None) -> Format:
-    """How linear weights are to be stored."""
-    if quantize == "int8":
-        return Format.Q8
-    return Format.F32 if weights.embed.dtype == torch.float32 else Format.BF16
 
 
 @dataclass(slots=True)
@@ -36,23 +33,27 @@ class Planner:
 
     spec: ModelSpec
     runtime: Runtime
-    format: Format
-    """Of linear weights, and of the activations they are multiplied with."""
+    dtype: torch.dtype
+    """Of linear weights that are not quantised, float32 or bfloat16."""
+    quantize: Quantize | None
     ops: list[Op] = field(default_factory=list)
     buffers: list[int] = field(default_factory=list)
     """Bytes of a row of each buffer."""
     memories: list[Memory] = field(default_factory=list)
     """What the operations point to."""
 
+    _named: dict[tuple[str, Format], int] = field(default_factory=dict)
+    """Buffers by what is in them and how."""
+
     @property
     def kv_format(self) -> Format:
-        return Format.F32 if self.format == Format.F32 else Format.BF16
+        return Format.F32 if self._plain == Format.F32 and self.quantize is None else Format.BF16
 
     @property
-    def kv_dtype(self) -> torch.dtype:
-        return torch.float32 if self.kv_format == Format.F32 else torch.bfloat16
+    def _plain(self) -> Format:
+        return Format.F32 if self.dtype == torch.float32 else Format.BF16
 
-    def lay(self, weights: Weights, progress: Callable[[float], None]) -> None:
+    def lay(self, weights: WeightsOf[Matrix], progress: Callable[[float], None]) -> None:
         """The whole step, from token ids to logits.
 
         Args:
@@ -60,18 +61,39 @@ class Planner:
         """
         progress(0.0)
         spec = self.spec
-        residual = self._buffer(spec.hidden_size, Format.F32)
-        normed = self._buffer(spec.hidden_size, self.format)
         head = self._pack([Part(weight=weights.lm_head)], spec.vocab_size, spec.hidden_size)
-        self._embed(weights, head, residual)
-        layer_buffers = self._layer_buffers()
+        table = head
+        if weights.lm_head is not weights.embed:
+            table = self._pack([Part(weight=weights.embed)], spec.vocab_size, spec.hidden_size)
+        residual = self._buffer("residual", spec.hidden_size, Format.F32)
+        self.ops.append(
+            Op(
+                kind=Kind.EMBED,
+                dst=residual,
+                src_format=table.format,
+                k=table.k,
+                weight=table.memory.address,
+            )
+        )
         for index, layer in enumerate(weights.layers):
-            self._attention(index, layer, residual, normed, layer_buffers)
-            self._mlp(layer, residual, normed, layer_buffers)
+            self._attention(index, layer, residual)
+            self._mlp(layer, residual)
             progress((index + 1) / spec.num_layers)
-        self._norm(weights.norm, residual, 0, kind=Kind.HIDDEN)
-        self._norm(weights.norm, residual, normed, rows=Rows.SAMPLING, gather=1)
+        self._norm(weights.norm, residual, Format.F32, kind=Kind.HIDDEN)
+        normed = self._norm(weights.norm, residual, head.format, rows=Rows.SAMPLING, gather=1)
         self._linear(head, normed, 0, Epilogue.LOGITS, rows=Rows.SAMPLING, columns=spec.vocab_size)
+
+    def _format(self, parts: Sequence[Part]) -> Format:
+        """How the parts of one linear weight are stored together."""
+        if self.quantize is None:
+            return self._plain
+        kinds = {part.weight.kind if isinstance(part.weight, Blocks) else None for part in parts}
+        if self.quantize == "int8" or kinds == {Encoding.Q8_0}:
+            return Format.Q8
+        if kinds <= {Encoding.Q4_0, Encoding.Q4_1}:
+            return Format.Q4
+        plain = any(isinstance(part.weight, Tensor) and part.weight.dtype == torch.bfloat16 for part in parts)
+        return Format.BF16 if plain else Format.Q8
 
     def image(self, note: bytes) -> Image:
         """What was laid down."""
@@ -83,67 +105,40 @@ class Planner:
             note=note,
         )
 
-    def _layer_buffers(self) -> dict[str, int]:
-        spec, dim = self.spec, self._head_dim
-        plain = Format.F32 if self.format == Format.Q8 else self.format
-        buffers = {
-            "qkv": self._buffer((spec.num_heads + 2 * spec.num_kv_heads) * dim, Format.F32),
-            "queries": self._buffer(spec.num_heads * dim, Format.F32),  # at most: as pages want them
-            "attended": self._buffer(spec.num_heads * dim, plain),
-            "gated": self._buffer(spec.intermediate_size, plain),
-        }
-        if self.format == Format.Q8:
-            buffers["quantized"] = self._buffer(max(spec.num_heads * dim, spec.intermediate_size), Format.Q8)
-        return buffers
-
     @property
     def _head_dim(self) -> int:
         return padded(self.spec.head_dim, HEAD_UNIT)
 
-    def _embed(self, weights: Weights, head: Packed, residual: int) -> None:
-        """From the packed head where it holds the same numbers, else from the table as loaded."""
-        spec = self.spec
-        tied = weights.lm_head is weights.embed and self.format != Format.Q8
-        op = Op(kind=Kind.EMBED, dst=residual, n=padded(spec.hidden_size, GROUP), columns=spec.hidden_size)
-        if tied:
-            op.packed, op.weight, op.k, op.src_format = 1, head.memory.address, head.k, head.format
-        else:
-            op.weight = self._keep(weights.embed)
-            op.src_format = Format.F32 if weights.embed.dtype == torch.float32 else Format.BF16
-        self.ops.append(op)
-
-    def _attention(
-        self, index: int, layer: LayerWeights, residual: int, normed: int, buffers: dict[str, int]
-    ) -> None:
-        spec = self.spec
-        self._norm(layer.input_norm, residual, normed)
-        self._qkv(layer, normed, buffers["qkv"])
+    def _attention(self, index: int, layer: LayerOf[Matrix], residual: int) -> None:
+        spec, width = self.spec, self.spec.num_heads * self._head_dim
+        qkv = self._qkv(layer, residual)
+        queries = self._buffer("queries", width, Format.F32)  # at most: as pages want them
         rotate = Op(
             kind=Kind.ROTATE,
-            src=buffers["qkv"],
-            dst=buffers["queries"],
+            src=qkv,
+            dst=queries,
             layer=index,
             eps=spec.rms_eps,
             q_norm=self._head_gain(layer.q_norm),
             k_norm=self._head_gain(layer.k_norm),
         )
+        output = self._pack([Part(weight=self._head_columns(layer.o))], spec.hidden_size, width)
+        wanted = _float_input(output.format)
+        attended = self._buffer("attended", width, wanted)
         attend = Op(
             kind=Kind.ATTEND,
-            src=buffers["queries"],
-            dst=buffers["attended"],
-            dst_format=Format.F32 if self.format == Format.Q8 else self.format,
+            src=queries,
+            dst=attended,
+            dst_format=wanted,
             layer=index,
             window=spec.sliding_window[index] or 0,
         )
         self.ops += [rotate, attend]
-        attended = self._quantize(buffers, "attended", spec.num_heads * self._head_dim)
-        columns = self._pad_heads(layer.o, spec.num_heads, dim=1)
-        output = self._pack([Part(weight=columns)], spec.hidden_size, columns.shape[1])
+        attended = self._quantize(attended, width, output.format)
         self._linear(output, attended, residual, Epilogue.ADD, bias=layer.o_bias)
 
-    def _mlp(self, layer: LayerWeights, residual: int, normed: int, buffers: dict[str, int]) -> None:
+    def _mlp(self, layer: LayerOf[Matrix], residual: int) -> None:
         spec = self.spec
-        self._norm(layer.post_norm, residual, normed)
         # Sixteen rows of gate alternate with the same sixteen of up, so that both meet in one tile.
         inner = padded(spec.intermediate_size, HEAD_UNIT)
         parts = [
@@ -155,25 +150,39 @@ class Planner:
             halves = [_padded_bias(b, inner) for b in (layer.gate_bias, layer.up_bias)]
             bias = torch.stack([half.view(-1, HEAD_UNIT) for half in halves], dim=1).flatten()
         gate_up = self._pack(parts, 2 * inner, spec.hidden_size)
-        self._linear(gate_up, normed, buffers["gated"], Epilogue.GATED, bias=bias)
-        gated = self._quantize(buffers, "gated", spec.intermediate_size)
         down = self._pack([Part(weight=layer.down)], spec.hidden_size, spec.intermediate_size)
+        normed = self._norm(layer.post_norm, residual, gate_up.format)
+        wanted = _float_input(down.format)
+        gated = self._buffer("gated", spec.intermediate_size, wanted)
+        self._linear(gate_up, normed, gated, Epilogue.GATED, dst_format=wanted, bias=bias)
+        gated = self._quantize(gated, spec.intermediate_size, down.format)
         self._linear(down, gated, residual, Epilogue.ADD, bias=layer.down_bias)
 
-    def _qkv(self, layer: LayerWeights, normed: int, qkv: int) -> None:
-        """Queries, keys and values of all heads in one linear."""
+    def _qkv(self, layer: LayerOf[Matrix], residual: int) -> int:
+        """Queries, keys and values of all heads in one linear, after the norm."""
         spec, dim = self.spec, self._head_dim
         heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
         weights, biases = (layer.q, layer.k, layer.v), (layer.q_bias, layer.k_bias, layer.v_bias)
         parts, joined, row = [], [], 0
         for weight, bias, count in zip(weights, biases, heads, strict=True):
-            parts.append(Part(weight=self._pad_heads(weight, count, dim=0), offset=row))
+            parts.append(Part(weight=weight, offset=row, block=spec.head_dim, stride=dim))
             zeros = torch.zeros(count * dim)
             joined.append(zeros if bias is None else self._pad_heads(bias.float(), count, dim=0))
             row += count * dim
         has_bias = any(bias is not None for bias in biases)
         packed = self._pack(parts, row, spec.hidden_size)
+        normed = self._norm(layer.input_norm, residual, packed.format)
+        qkv = self._buffer("qkv", row, Format.F32)
         self._linear(packed, normed, qkv, Epilogue.STORE, bias=torch.cat(joined) if has_bias else None)
+        return qkv
+
+    def _head_columns(self, output: Matrix) -> Matrix:
+        """The output projection with zeros where heads are padded; blocks that this cuts are decoded."""
+        if self._head_dim == self.spec.head_dim:
+            return output
+        if isinstance(output, Blocks):
+            output = output.decoded()
+        return self._pad_heads(output, self.spec.num_heads, dim=1)
 
     def _pad_heads(self, tensor: Tensor, heads: int, *, dim: int) -> Tensor:
         """Zeros after each head along `dim`, up to the width heads have in native memory."""
@@ -194,13 +203,16 @@ class Planner:
         self,
         gain: Tensor,
         src: int,
-        dst: int,
+        target: Format,
         *,
         kind: Kind = Kind.NORM,
         rows: Rows = Rows.ALL_TOKENS,
         gather: int = 0,
-    ) -> None:
+    ) -> int:
+        """The buffer with the result in the format `target`."""
         width = padded(self.spec.hidden_size, GROUP)
+        activations = _activations(target)
+        dst = 0 if kind == Kind.HIDDEN else self._buffer("normed", width, activations)
         self.ops.append(
             Op(
                 kind=kind,
@@ -208,13 +220,14 @@ class Planner:
                 gather=gather,
                 src=src,
                 dst=dst,
-                dst_format=self.format,
+                dst_format=activations,
                 n=width,
                 columns=self.spec.hidden_size,
                 eps=self.spec.rms_eps,
                 weight=self._keep(_padded_bias(gain, width)),
             )
         )
+        return dst
 
     def _linear(
         self,
@@ -223,6 +236,7 @@ class Planner:
         dst: int,
         epilogue: Epilogue,
         *,
+        dst_format: Format = Format.F32,
         bias: Tensor | None = None,
         rows: Rows = Rows.ALL_TOKENS,
         columns: int = 0,
@@ -233,7 +247,7 @@ class Planner:
             src=src,
             dst=dst,
             src_format=weight.format,
-            dst_format=Format.F32 if weight.format == Format.Q8 else weight.format,
+            dst_format=dst_format,
             epilogue=epilogue,
             n=weight.n,
             k=weight.k,
@@ -244,16 +258,16 @@ class Planner:
             op.bias = self._keep(_padded_bias(bias, weight.n))
         self.ops.append(op)
 
-    def _quantize(self, buffers: dict[str, int], name: str, width: int) -> int:
-        """The buffer from which a linear reads `name`, after quantising it if that is needed."""
-        if self.format != Format.Q8:
-            return buffers[name]
-        src, dst = buffers[name], buffers["quantized"]
+    def _quantize(self, src: int, width: int, target: Format) -> int:
+        """The buffer from which a linear with weights in the format `target` reads `src`."""
+        if _activations(target) != Format.Q8:
+            return src
+        dst = self._buffer(f"quantized {src}", width, Format.Q8)
         self.ops.append(Op(kind=Kind.QUANTIZE, src=src, dst=dst, n=padded(width, GROUP)))
         return dst
 
     def _pack(self, parts: Sequence[Part], rows: int, columns: int) -> Packed:
-        packed = self.runtime.pack(parts, rows=rows, columns=columns, target=self.format)
+        packed = self.runtime.pack(parts, rows=rows, columns=columns, target=self._format(parts))
         self.memories.append(packed.memory)
         return packed
 
@@ -262,12 +276,24 @@ class Planner:
         self.memories.append(self.runtime.store(tensor))
         return self.memories[-1].address
 
-    def _buffer(self, width: int, kind: Format) -> int:
-        """A buffer whose rows hold `width` activations, padded."""
-        columns = padded(width, GROUP)
-        row = {Format.F32: 4 * columns, Format.BF16: 2 * columns, Format.Q8: q8_row_bytes(columns)}
-        self.buffers.append(padded(row[kind], GROUP))
-        return len(self.buffers) - 1
+    def _buffer(self, name: str, width: int, kind: Format) -> int:
+        """The buffer `name` in one format, whose rows hold `width` activations, padded."""
+        if (name, kind) not in self._named:
+            columns = padded(width, GROUP)
+            row = {Format.F32: 4 * columns, Format.BF16: 2 * columns, Format.Q8: q8_row_bytes(columns)}
+            self._named[name, kind] = len(self.buffers)
+            self.buffers.append(padded(row[kind], GROUP))
+        return self._named[name, kind]
+
+
+def _activations(weights: Format) -> Format:
+    """What a linear with weights of a format takes."""
+    return Format.Q8 if weights == Format.Q4 else weights
+
+
+def _float_input(weights: Format) -> Format:
+    """What is computed for it, before it is quantised if that is needed."""
+    return Format.F32 if _activations(weights) == Format.Q8 else weights
 
 
 def _padded_bias(vector: Tensor | None, width: int) -> Tensor:

@@ -7,31 +7,35 @@ half-split order of `transformers` (dimension i pairs with i + rotary_dim / 2).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from torch import Tensor
 
+M_co = TypeVar("M_co", covariant=True)
+"""What a matrix is: a Tensor, or whatever else is in a file."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class LayerWeights:
-    """One decoder layer."""
+class LayerOf(Generic[M_co]):
+    """One decoder layer with matrices of one kind."""
 
     input_norm: Tensor
     """[hidden]"""
-    q: Tensor
+    q: M_co
     """[num_heads * head_dim, hidden]"""
-    k: Tensor
+    k: M_co
     """[num_kv_heads * head_dim, hidden]"""
-    v: Tensor
+    v: M_co
     """[num_kv_heads * head_dim, hidden]"""
-    o: Tensor
+    o: M_co
     """[hidden, num_heads * head_dim]"""
     post_norm: Tensor
     """[hidden]"""
-    gate: Tensor
+    gate: M_co
     """[intermediate, hidden]"""
-    up: Tensor
+    up: M_co
     """[intermediate, hidden]"""
-    down: Tensor
+    down: M_co
     """[hidden, intermediate]"""
     q_bias: Tensor | None = None
     k_bias: Tensor | None = None
@@ -47,13 +51,17 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class WeightsOf(Generic[M_co]):
     """A whole decoder."""
 
-    embed: Tensor
+    embed: M_co
     """[vocab, hidden]"""
-    layers: tuple[LayerWeights, ...]
+    layers: tuple[LayerOf[M_co], ...]
     norm: Tensor
     """[hidden]"""
-    lm_head: Tensor
-    """[vocab, hidden]; the same tensor as `embed` when they are tied"""
+    lm_head: M_co
+    """[vocab, hidden]; the same object as `embed` when they are tied"""
+
+
+LayerWeights = LayerOf[Tensor]
+Weights = WeightsOf[Tensor]

@@ -14,6 +14,17 @@ class Format(IntEnum):
     F32 = 0
     BF16 = 1
     Q8 = 2
+    Q4 = 3
+
+
+class Encoding(IntEnum):
+    """What a weight is packed from: plain numbers, or blocks of a GGUF file."""
+
+    F32 = 0
+    BF16 = 1
+    Q8_0 = 2
+    Q4_0 = 3
+    Q4_1 = 4
 
 
 class Kind(IntEnum):
@@ -59,7 +70,6 @@ class Op(ctypes.Structure):
         ("n", c_int32),
         ("k", c_int32),
         ("columns", c_int32),
-        ("packed", c_int32),
         ("layer", c_int32),
         ("window", c_int32),
         ("eps", c_float),

@@ -34,14 +34,14 @@ _FLAGS: Final[dict[Isa, tuple[str, ...]]] = {
         "-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq",
         "-mavx512bf16", "-mavx512vnni",
     ),
-    "avx2": ("-mavx2", "-mfma"),
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "portable": (),
 }  # fmt: skip
 _NEEDS: Final[dict[Isa, frozenset[str]]] = {
     "avx512": frozenset(
-        {"avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx512_vnni"}
+        {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx512_vnni"}
     ),
-    "avx2": frozenset({"avx2", "fma"}),
+    "avx2": frozenset({"avx2", "fma", "f16c"}),
     "portable": frozenset(),
 }
 _BUILD_TIMEOUT_S: Final = 300

@@ -9,11 +9,13 @@ from ctypes import POINTER, byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kernels.cpu import abi
-from kernels.cpu.abi import Format, Geometry, Op, PackJob, SampleJob, Step
+from kernels.cpu.abi import Encoding, Format, Geometry, Op, PackJob, SampleJob, Step
+from kernels.cpu.blocks import Blocks, Matrix
 from kernels.cpu.build import Isa, library_path, supported_isas
 from kernels.cpu.errors import NativeStepError, NativeUnavailableError
 
@@ -29,8 +31,20 @@ def padded(size: int, unit: int) -> int:
 
 
 def q8_row_bytes(columns: int) -> int:
-    """Bytes of a row of int8 activations: values, and a scale and a correction for each 32 of them."""
-    return columns + columns // 32 * 8
+    """Bytes of a row of int8 activations: values, and three numbers for each 32 of them."""
+    return columns + columns // 32 * 12
+
+
+def _source(matrix: Matrix) -> tuple[object, int, Encoding]:
+    """What keeps its memory alive, where that is, and how it is to be read."""
+    if isinstance(matrix, Blocks):
+        rows = np.ascontiguousarray(matrix.rows)
+        return rows, rows.ctypes.data, matrix.kind
+    tensor = matrix.detach().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor, tensor.data_ptr(), Encoding.BF16
+    tensor = tensor.float()
+    return tensor, tensor.data_ptr(), Encoding.F32
 
 
 def _load(isa: Isa) -> ctypes.CDLL:
@@ -92,7 +106,7 @@ class Packed:
 class Part:
     """Rows of a packed weight: source row i goes to offset + i // block * stride + i % block."""
 
-    weight: Tensor
+    weight: Matrix
     """[rows, columns]"""
     offset: int = 0
     block: int = 1
@@ -139,16 +153,13 @@ class Runtime:
         n, k = padded(rows, PANEL), padded(columns, GROUP)
         memory = self.allocate(self._library.radish_packed_bytes(target, n, k))
         for part in parts:
-            source = part.weight.detach()
-            if source.dtype not in {torch.float32, torch.bfloat16}:
-                source = source.float()
-            source = source.contiguous()
+            kept, address, source = _source(part.weight)
             job = PackJob(
-                source=source.data_ptr(),
-                source_format=Format.BF16 if source.dtype == torch.bfloat16 else Format.F32,
+                source=address,
+                source_format=source,
                 target_format=target,
-                rows=source.shape[0],
-                columns=source.shape[1],
+                rows=part.weight.shape[0],
+                columns=part.weight.shape[1],
                 n=n,
                 k=k,
                 offset=part.offset,
@@ -157,6 +168,7 @@ class Runtime:
                 target=memory.address,
             )
             self._library.radish_pack(self.pool, byref(job))
+            del kept
         return Packed(memory=memory, format=target, n=n, k=k)
 
     def sample(self, job: SampleJob) -> None:

@@ -10,15 +10,15 @@ import torch
 from engine import load
 from engine.config import Config
 from engine.errors import ConfigError
-from engine.models.native import NativeDecoder
 from kernels.cpu.errors import NativeUnavailableError
+from kernels.cpu.runtime import Runtime
 
 
 def test_not_without_the_native_path(monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable(*args: Any, **kwargs: Any) -> None:
         raise NativeUnavailableError("there is no C++ compiler")
 
-    monkeypatch.setattr(NativeDecoder, "__init__", unavailable)
+    monkeypatch.setattr(Runtime, "__init__", unavailable)
     with pytest.raises(ConfigError, match=r"exact: .*there is no C\+\+ compiler"):
         load.load_engine(Config(exact=True, kv_memory=16), lambda stage, fraction: None)
 

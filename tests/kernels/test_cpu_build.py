@@ -130,7 +130,7 @@ def test_builds_at_the_same_time_leave_one_library(cache: Path) -> None:
 @pytest.mark.parametrize("isa", build.ISAS)
 def test_only_what_the_processor_runs(isa: Isa, monkeypatch: pytest.MonkeyPatch) -> None:
     assert supported_isas()[-1] == "portable"
-    monkeypatch.setattr(build, "_cpu_features", lambda: frozenset({"avx2", "fma"}))
+    monkeypatch.setattr(build, "_cpu_features", lambda: frozenset({"avx2", "fma", "f16c"}))
     assert supported_isas() == ("avx2", "portable")
     if isa == "avx512":
         with pytest.raises(NativeUnavailableError, match="does not run avx512"):

@@ -26,7 +26,7 @@ from tests.models.paged_sequences import PagedSequences, prompt_logits
 from tests.models.random_models import in_float32, random_model
 
 TOLERANCE = 1e-4
-Quantize = Literal["int8"] | None
+Quantize = Literal["int8", "gguf"] | None
 
 
 @pytest.fixture(params=supported_isas())
@@ -52,7 +52,14 @@ class NativeSequences(PagedSequences):
     ) -> None:
         super().__init__(model, num_pages=num_pages, page_size=page_size, seed=seed)
         runtime = Runtime(threads, isa)
-        laid = lay_down(model.spec, model.weights, runtime, quantize, lambda _label, _fraction: None)
+        laid = lay_down(
+            model.spec,
+            model.weights,
+            runtime,
+            dtype=model.weights.norm.dtype,
+            quantize=quantize,
+            progress=lambda _label, _fraction: None,
+        )
         decoder = NativeDecoder(laid, num_pages=num_pages, page_size=page_size, kv_dtype=kv_dtype)
         ctypes.memset(decoder.kv.address, 0xFF, decoder.kv.size)
         self.decoder = decoder

@@ -56,7 +56,7 @@ def load_from_cache(
 ) -> NativeModel:
     """Load without a way to read the model's own files."""
     with monkeypatch.context() as patch:
-        patch.delattr(native_load, "load_model")
+        patch.delattr(native_load, "load_matrices")
         return load(path, quantize=quantize)
 
 

@@ -10,10 +10,20 @@ enum Format : int32_t {
   kF32 = 0,
   kBF16 = 1,
   kQ8 = 2,  // int8 that share a scale: packed.h tells it of weights, rows.h of activations, pages.h of pages
+  kQ4 = 3,  // weights only
+};
+
+// What a weight is packed from: plain numbers, or rows of a GGUF file's blocks.
+enum Encoding : int32_t {
+  kSourceF32 = 0,
+  kSourceBF16 = 1,
+  kSourceQ8_0 = 2,
+  kSourceQ4_0 = 3,
+  kSourceQ4_1 = 4,
 };
 
 enum Kind : int32_t {
-  kEmbed = 0,     // dst[t] = weight[token_ids[t]]
+  kEmbed = 0,     // dst[t] = weight[token_ids[t]], the table packed like a linear weight
   kNorm = 1,      // dst[i] = rms_norm(src[row i]) * weight, in dst_format
   kLinear = 2,    // dst = epilogue(src @ weight^T + bias)
   kRotate = 3,    // qkv -> (q, k norm) -> rotary -> queries in dst, keys and values in pages
@@ -43,7 +53,6 @@ struct Op {
   int32_t epilogue;
   int32_t n, k;        // kLinear: padded out and in features; others: n is the padded width
   int32_t columns;     // true width: of the logits, or of what a norm averages over
-  int32_t packed;      // kEmbed: the table is a packed linear weight
   int32_t layer;
   int32_t window;      // tokens a query sees, itself included; 0: all
   float eps;
@@ -86,7 +95,7 @@ struct Step {
 // no job names stay so.
 struct PackJob {
   const void* source;     // [rows, columns], rows contiguous
-  int32_t source_format;  // kF32 or kBF16
+  int32_t source_format;  // Encoding
   int32_t target_format;
   int64_t rows, columns;
   int64_t n, k;           // padded size of the target

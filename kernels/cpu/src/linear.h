@@ -42,14 +42,12 @@ template <int MR, int NB>
   }
 }
 
-constexpr int64_t kNear = 4096;  // bytes that weights are fetched ahead
-
 // One tile of MR rows and G panels of float weights.
-template <class Mul, int MR, int G, int kLines>
-void tile(const Context& c, const Op& op, int64_t row, int64_t panel, Ahead<kLines> ahead) {
+template <class Mul, int MR, int G, class Fetch>
+void tile(const Context& c, const Op& op, int64_t row, const char* weights, int64_t column, Fetch ahead) {
   using T = typename Mul::T;
   constexpr int NB = 2 * G;
-  const T* weight = static_cast<const T*>(op.weight) + panel * kPanel * op.k;
+  const T* weight = reinterpret_cast<const T*>(weights);
   const T* lines[NB];
   for (int j = 0; j < NB; ++j) lines[j] = weight + j / 2 * kPanel * op.k + j % 2 * kLanes * Mul::kPack;
   F acc[MR][NB];
@@ -58,49 +56,52 @@ void tile(const Context& c, const Op& op, int64_t row, int64_t panel, Ahead<kLin
   }
   const int64_t row_stride = c.buffers[op.src].row_bytes / sizeof(T);
   accumulate<Mul>(acc, c.row<T>(op.src, row), row_stride, lines, kPanel * Mul::kPack, op.k / Mul::kPack, ahead);
-  finish(c, op, acc, row, panel * kPanel);
+  finish(c, op, acc, row, column);
 }
 
-// One tile of MR rows and one panel of int8 weights: whole numbers within a group of activations, float32
-// across groups.
-template <int MR, int kLines>
-void tile_q8(const Context& c, const Op& op, int64_t row, int64_t panel, Ahead<kLines>) {
-  constexpr int NB = 2;
-  constexpr int kSteps = kRowGroup / 4;
-  const uint8_t* weight = static_cast<const uint8_t*>(op.weight) + panel * panel_bytes(kQ8, op.k);
-  Q8Row x[MR];
+// One tile of MR rows and G panels of weights in blocks: whole numbers within a block, float32 across them.
+template <class W, int MR, int G, class Fetch>
+void tile_blocks(const Context& c, const Op& op, int64_t row, const char* weights, int64_t column, Fetch ahead) {
+  using Mul = typename W::Mul;
+  constexpr int NB = 2 * G, kSteps = kBlock / 4;
+  const int64_t blocks = op.k / kBlock, panel = blocks * W::kBytes, stride = c.buffers[op.src].row_bytes;
+  const Q8Row x = q8_row(c.row<char>(op.src, row), op.k);
   F acc[MR][NB];
   for (int m = 0; m < MR; ++m) {
-    x[m] = q8_row(c.row<char>(op.src, row + m), op.k);
     for (int j = 0; j < NB; ++j) acc[m][j] = zero();
   }
-  for (int64_t g = 0; g < op.k / kRowGroup; ++g) {
-    const uint8_t* group = weight + g / (kGroup / kRowGroup) * kGroupBytes;
-    const uint16_t* scales = reinterpret_cast<const uint16_t*>(group + kGroupWeights);
-    group += g % (kGroup / kRowGroup) * kRowGroup * kPanel;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const char* block[G];
+    for (int i = 0; i < G; ++i) block[i] = weights + i * panel + b * W::kBytes;
+    const int8_t* values = x.values + b * kBlock;
     I whole[MR][NB];
     for (int m = 0; m < MR; ++m) {
-      for (int j = 0; j < NB; ++j) whole[m][j] = MulQ8::start(x[m].corrections[g]);
+      for (int j = 0; j < NB; ++j) whole[m][j] = Mul::start(*offset(x.corrections + b, m * stride));
     }
+#pragma GCC unroll 8
     for (int s = 0; s < kSteps; ++s) {
-      const uint8_t* step = group + s * kPanel * 4;
-      const MulQ8::Line first = MulQ8::line(step), second = MulQ8::line(step + kLanes * 4);
-      Ahead<kLines>{reinterpret_cast<const char*>(step) + kNear}.fetch(0);
+      typename Mul::Line line[NB];
+      ahead.fetch(b * kSteps + s);
+#pragma GCC unroll 16
+      for (int j = 0; j < NB; ++j) line[j] = W::line(block[j / 2], s, j % 2);
 #pragma GCC unroll 16
       for (int m = 0; m < MR; ++m) {
-        const MulQ8::Broadcast a = MulQ8::broadcast(x[m].values + g * kRowGroup + s * 4);
-        whole[m][0] = MulQ8::dot(whole[m][0], a, first);
-        whole[m][1] = MulQ8::dot(whole[m][1], a, second);
+        const typename Mul::Broadcast a = Mul::broadcast(values + m * stride + s * 4);
+#pragma GCC unroll 16
+        for (int j = 0; j < NB; ++j) whole[m][j] = Mul::dot(whole[m][j], a, line[j]);
       }
     }
+#pragma GCC unroll 16
     for (int j = 0; j < NB; ++j) {
-      const F scale = load_bf16(scales + j * kLanes);
+      const typename W::Scales scales = W::scales(block[j / 2], j % 2);
+#pragma GCC unroll 16
       for (int m = 0; m < MR; ++m) {
-        acc[m][j] = fma(MulQ8::to_float(whole[m][j]) * splat(x[m].scales[g]), scale, acc[m][j]);
+        acc[m][j] = W::add(acc[m][j], Mul::to_float(whole[m][j]), scales, *offset(x.scales + b, m * stride),
+                           *offset(x.sums + b, m * stride));
       }
     }
   }
-  finish(c, op, acc, row, panel * kPanel);
+  finish(c, op, acc, row, column);
 }
 
 // Calls function.template operator()<MR>() for MR = rows, 1 <= rows <= Most.
@@ -114,6 +115,8 @@ template <int Most, class Function>
     with_rows<Most - 1>(rows, function);
   }
 }
+
+constexpr int64_t kNear = 4096;  // bytes that weights are fetched ahead of their use
 
 // All rows of a product in tiles of nearly equal height. `run.template operator()<MR>(first row, what to
 // fetch)` computes one. The first reads the weights from memory, those after it find them in the cache.
@@ -132,32 +135,60 @@ template <int kRows, int kLines, class Run>
   }
 }
 
-template <class Mul, int G>
-void panels(const Context& c, const Op& op, int64_t panel) {
+// Computes tiles of a product, and says how large they may be and how many cache lines of a panel one
+// step reads.
+template <class Mul, TileShape kMost>
+struct FloatTiles {
+  static constexpr TileShape kShape = kMost;
+  static constexpr int kLines = 2;
+  template <int MR, int G, class Fetch>
+  static void run(const Context& c, const Op& op, int64_t row, const char* weights, int64_t column, Fetch ahead) {
+    tile<Mul, MR, G>(c, op, row, weights, column, ahead);
+  }
+};
+
+template <class W>
+struct BlockTiles {
+  static constexpr TileShape kShape = kBlocked;
+  static constexpr int kLines = W::kScales / (kBlock / 4) / 64;
+  template <int MR, int G, class Fetch>
+  static void run(const Context& c, const Op& op, int64_t row, const char* weights, int64_t column, Fetch ahead) {
+    tile_blocks<W, MR, G>(c, op, row, weights, column, ahead);
+  }
+};
+
+// The thread's share of a product: a few panels of weights at a time, with all rows.
+template <class Tiles>
+void linear(const Context& c, const Op& op, int thread) {
+  constexpr int kTogether = Tiles::kShape.vectors / 2;
+  const Range range = share(op.n / kPanel, thread, c.threads);
   const int64_t bytes = panel_bytes(op.src_format, op.k);
-  const char* weights = static_cast<const char*>(op.weight) + panel * bytes;
-  for_tiles<kTileRows, 2 * G>(c.rows(op), weights, [&]<int MR>(int64_t row, auto ahead) {
-    tile<Mul, MR, G>(c, op, row, panel, ahead);
-  });
+  const auto panels = [&]<int G>(int64_t panel) {
+    const char* weights = static_cast<const char*>(op.weight) + panel * bytes;
+    for_tiles<Tiles::kShape.rows, Tiles::kLines * G>(c.rows(op), weights, [&]<int MR>(int64_t row, auto ahead) {
+      Tiles::template run<MR, G>(c, op, row, weights, panel * kPanel, ahead);
+    });
+  };
+  int64_t panel = range.begin;
+  for (; panel + kTogether <= range.end; panel += kTogether) panels.template operator()<kTogether>(panel);
+  for (; panel < range.end; ++panel) panels.template operator()<1>(panel);
 }
 
 template <class Mul>
-void linear(const Context& c, const Op& op, int thread) {
-  constexpr int kTogether = kTileVectors / 2;
-  const Range range = share(op.n / kPanel, thread, c.threads);
-  int64_t panel = range.begin;
-  for (; panel + kTogether <= range.end; panel += kTogether) panels<Mul, kTogether>(c, op, panel);
-  for (; panel < range.end; ++panel) panels<Mul, 1>(c, op, panel);
+void linear_float(const Context& c, const Op& op, int thread) {
+  if (c.rows(op) <= kTall.rows) {
+    linear<FloatTiles<Mul, kTall>>(c, op, thread);
+  } else {
+    linear<FloatTiles<Mul, kWide>>(c, op, thread);
+  }
 }
 
-inline void linear_q8(const Context& c, const Op& op, int thread) {
-  const Range range = share(op.n / kPanel, thread, c.threads);
-  const int64_t bytes = panel_bytes(kQ8, op.k);
-  for (int64_t panel = range.begin; panel < range.end; ++panel) {
-    const char* weights = static_cast<const char*>(op.weight) + panel * bytes;
-    for_tiles<kTileRowsQ8, 2>(c.rows(op), weights, [&]<int MR>(int64_t row, auto ahead) {
-      tile_q8<MR>(c, op, row, panel, ahead);
-    });
+inline void linear(const Context& c, const Op& op, int thread) {
+  switch (op.src_format) {
+    case kF32: return linear_float<MulF32>(c, op, thread);
+    case kBF16: return linear_float<MulBF16>(c, op, thread);
+    case kQ8: return linear<BlockTiles<Q8Weights>>(c, op, thread);
+    case kQ4: return linear<BlockTiles<Q4Weights>>(c, op, thread);
   }
 }
 

@@ -5,116 +5,166 @@
 //
 //   float32   [N/32][K]     [32]
 //   bfloat16  [N/32][K/2]   [32][2]
-//   int8      [N/32][K/64] ([16][32][4] uint8 of w + 128, then [32] bfloat16 scales)
+//   8 bits    [N/32][K/32] ([8][32][4] uint8 of code + 128, then [32] float16 scales)
+//   4 bits    [N/32][K/32] ([4][32][4] uint8 with an even step's code in the low half and the next step's in
+//                           the high one, then [32] float16 scales, then [32] float16 of what is added)
 //
 // so that a product with few rows reads its weights strictly in order. The layout is the same for every
 // instruction set. N is padded to 32 and K to 64.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "abi.h"
+#include "blocks.h"
+#include "half.h"
 #include "pool.h"
 #include "vec.h"
 
 namespace radish {
 
 constexpr int64_t kPanel = 2 * kLanes;
-constexpr int64_t kGroup = 64;                                // int8 weights that share a scale
-constexpr int64_t kGroupWeights = kGroup * kPanel;            // bytes of one group of a panel...
-constexpr int64_t kGroupBytes = kGroupWeights + kPanel * 2;   // ...with its scales
+constexpr int64_t kLine = kPanel * 4;  // bytes of one step of codes
 
-inline float source_element(const PackJob& job, int64_t row, int64_t column) {
-  const int64_t index = row * job.columns + column;
-  if (job.source_format == kF32) return static_cast<const float*>(job.source)[index];
-  const uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(job.source)[index]) << 16;
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
+// 8-bit weights: what `kBlock` of K take in a panel, and where.
+struct Q8Weights {
+  using Mul = MulQ8;
+  static constexpr bool kHasLeast = false;
+  static constexpr int64_t kScales = kBlock / 4 * kLine;
+  static constexpr int64_t kBytes = kScales + kPanel * 2;
+
+  static void put(char* block, int64_t lane, int i, int code) {
+    block[i / 4 * kLine + lane * 4 + i % 4] = static_cast<char>(code + 128);
+  }
+  static int get(const char* block, int64_t lane, int i) {
+    return static_cast<uint8_t>(block[i / 4 * kLine + lane * 4 + i % 4]) - 128;
+  }
+  [[gnu::always_inline]] static Mul::Line line(const char* block, int step, int vector) {
+    return Mul::line(reinterpret_cast<const uint8_t*>(block) + step * kLine + vector * kLanes * 4);
+  }
+  struct Scales {
+    F scale;
+  };
+  [[gnu::always_inline]] static Scales scales(const char* block, int vector) {
+    return {load_f16(reinterpret_cast<const uint16_t*>(block + kScales) + vector * kLanes)};
+  }
+  // What a block adds: `dot` of the codes, with the scale of the row's block and its scale * sum.
+  [[gnu::always_inline]] static F add(F acc, F dot, Scales s, float row_scale, float) {
+    return fma(dot * splat(row_scale), s.scale, acc);
+  }
+};
+
+// 4-bit weights.
+struct Q4Weights {
+  using Mul = MulQ4;
+  static constexpr bool kHasLeast = true;
+  static constexpr int64_t kScales = kBlock / 8 * kLine;
+  static constexpr int64_t kLeast = kScales + kPanel * 2;
+  static constexpr int64_t kBytes = kLeast + kPanel * 2;
+
+  static void put(char* block, int64_t lane, int i, int code) {
+    block[i / 8 * kLine + lane * 4 + i % 4] |= static_cast<char>(i / 4 % 2 ? code << 4 : code);
+  }
+  static int get(const char* block, int64_t lane, int i) {
+    return block[i / 8 * kLine + lane * 4 + i % 4] >> (i / 4 % 2 * 4) & 15;
+  }
+  [[gnu::always_inline]] static Mul::Line line(const char* block, int step, int vector) {
+    const uint8_t* pairs = reinterpret_cast<const uint8_t*>(block) + step / 2 * kLine + vector * kLanes * 4;
+    return step % 2 ? Mul::high_line(pairs) : Mul::low_line(pairs);
+  }
+  struct Scales {
+    F scale, least;
+  };
+  [[gnu::always_inline]] static Scales scales(const char* block, int vector) {
+    const uint16_t* halves = reinterpret_cast<const uint16_t*>(block + kScales) + vector * kLanes;
+    return {load_f16(halves), load_f16(halves + kPanel)};
+  }
+  [[gnu::always_inline]] static F add(F acc, F dot, Scales s, float row_scale, float row_sum) {
+    return fma(splat(row_sum), s.least, fma(dot * splat(row_scale), s.scale, acc));
+  }
+};
+
+inline int64_t panel_bytes(int32_t format, int64_t k) {
+  if (format == kQ8) return k / kBlock * Q8Weights::kBytes;
+  if (format == kQ4) return k / kBlock * Q4Weights::kBytes;
+  return k * kPanel * (format == kF32 ? 4 : 2);
 }
 
-inline uint16_t to_bf16(float x) {
-  float lanes[kLanes] = {x};
-  uint16_t rounded[kLanes];
-  store_bf16(rounded, load(lanes));
-  return rounded[0];
+inline Block quantize_block(const float* x) {
+  Block block{};
+  float largest = 0.0f;
+  for (int i = 0; i < kBlock; ++i) largest = std::max(largest, std::fabs(x[i]));
+  block.scale = to_f16(largest / 127.0f);
+  const float scale = from_f16(block.scale), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+  for (int i = 0; i < kBlock; ++i) {
+    block.codes[i] = static_cast<int8_t>(std::lrint(std::min(127.0f, std::max(-127.0f, x[i] * inverse))));
+  }
+  return block;
 }
 
-inline float from_bf16(uint16_t half) {
-  const uint32_t bits = static_cast<uint32_t>(half) << 16;
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-// The least bfloat16 not below a positive x, so that x / scale never exceeds the code range.
-inline uint16_t bf16_above(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return static_cast<uint16_t>((bits + 0xffff) >> 16);
-}
-
-inline void pack_row_q8(const PackJob& job, int64_t row, char* panel, int64_t lane) {
-  for (int64_t first = 0; first < job.columns; first += kGroup) {
-    const int64_t width = std::min(kGroup, job.columns - first);
-    float largest = 0.0f;
-    for (int64_t i = 0; i < width; ++i) {
-      largest = std::max(largest, std::fabs(source_element(job, row, first + i)));
+// One row of codes: blocks of the source as they are where it has the target's kind, else made here.
+// `x` [k] is the row as float32.
+inline void pack_blocks(const PackJob& job, const char* row, const float* x, char* panel, int64_t lane) {
+  const bool exact = job.source_format >= kSourceQ8_0;
+  for (int64_t b = 0; b < job.k / kBlock; ++b) {
+    const bool within = exact && b < job.columns / kBlock;
+    if (job.target_format == kQ4) {
+      if (!within) continue;  // zeros
+      const Block block = read_block(job.source_format, row, b);
+      char* target = panel + b * Q4Weights::kBytes;
+      for (int i = 0; i < kBlock; ++i) Q4Weights::put(target, lane, i, block.codes[i]);
+      std::memcpy(target + Q4Weights::kScales + lane * 2, &block.scale, 2);
+      std::memcpy(target + Q4Weights::kLeast + lane * 2, &block.least, 2);
+    } else {
+      const bool same = within && job.source_format == kSourceQ8_0;
+      const Block block = same ? read_block(job.source_format, row, b) : quantize_block(x + b * kBlock);
+      char* target = panel + b * Q8Weights::kBytes;
+      for (int i = 0; i < kBlock; ++i) Q8Weights::put(target, lane, i, block.codes[i]);
+      std::memcpy(target + Q8Weights::kScales + lane * 2, &block.scale, 2);
     }
-    const uint16_t half = bf16_above(largest / 127.0f);
-    const float scale = from_bf16(half), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-    char* group = panel + first / kGroup * kGroupBytes;
-    for (int64_t i = 0; i < kGroup; ++i) {
-      const float x = i < width ? source_element(job, row, first + i) : 0.0f;
-      const long code = std::lrint(std::min(127.0f, std::max(-127.0f, x * inverse)));
-      group[i / 4 * kPanel * 4 + lane * 4 + i % 4] = static_cast<char>(code + 128);
-    }
-    std::memcpy(group + kGroupWeights + lane * 2, &half, sizeof half);
   }
 }
 
 template <class T, int64_t kPack>
-inline void pack_row(const PackJob& job, int64_t row, char* panel, int64_t lane) {
+inline void pack_row(const float* x, int64_t k, char* panel, int64_t lane) {
   T* target = reinterpret_cast<T*>(panel) + lane * kPack;
-  for (int64_t i = 0; i < job.columns; ++i) {
-    const float x = source_element(job, row, i);
+  for (int64_t i = 0; i < k; ++i) {
     T* place = target + i / kPack * kPanel * kPack + i % kPack;
     if constexpr (kPack == 1) {
-      *place = x;
+      *place = x[i];
     } else {
-      *place = job.source_format == kBF16 ? static_cast<const uint16_t*>(job.source)[row * job.columns + i]
-                                          : to_bf16(x);
+      *place = to_bf16(x[i]);
     }
   }
-}
-
-inline int64_t panel_bytes(int32_t format, int64_t k) {
-  if (format == kQ8) return k / kGroup * kGroupBytes;
-  return k * kPanel * (format == kF32 ? 4 : 2);
 }
 
 // Source rows are shared out in blocks of 32, so threads hardly meet in a cache line.
 inline void pack(Pool& pool, const PackJob& job) {
   pool.run([&](int thread) {
     const Range range = share(job.rows, thread, pool.threads(), kPanel);
-    for (int64_t row = range.begin; row < range.end; ++row) {
-      const int64_t place = job.offset + row / job.block * job.stride + row % job.block;
+    std::vector<float> x(job.k);
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const char* row = static_cast<const char*>(job.source) + i * source_row_bytes(job.source_format, job.columns);
+      const int64_t place = job.offset + i / job.block * job.stride + i % job.block;
       char* panel = static_cast<char*>(job.target) + place / kPanel * panel_bytes(job.target_format, job.k);
       const int64_t lane = place % kPanel;
+      read_row(job.source_format, row, job.columns, x.data());
       if (job.target_format == kF32) {
-        pack_row<float, 1>(job, row, panel, lane);
+        pack_row<float, 1>(x.data(), job.k, panel, lane);
       } else if (job.target_format == kBF16) {
-        pack_row<uint16_t, 2>(job, row, panel, lane);
+        pack_row<uint16_t, 2>(x.data(), job.k, panel, lane);
       } else {
-        pack_row_q8(job, row, panel, lane);
+        pack_blocks(job, row, x.data(), panel, lane);
       }
     }
   });
 }
 
-// Row `row` of a packed float32 or bfloat16 weight, as float32: an embedding tied to the head is read
-// from the head, so it is held once.
+// Row `row` of a packed weight as float32 [k]: embeddings lie as linear weights do, and those that are
+// tied to the head are held once.
 template <class T, int64_t kPack>
 inline void unpack_row(const void* weight, int64_t row, int64_t k, float* out) {
   const T* source = static_cast<const T*>(weight) + row / kPanel * kPanel * k + row % kPanel * kPack;
@@ -125,6 +175,30 @@ inline void unpack_row(const void* weight, int64_t row, int64_t k, float* out) {
     } else {
       out[i] = from_bf16(x);
     }
+  }
+}
+
+template <class W>
+inline void unpack_blocks(const void* weight, int64_t row, int64_t k, float* out) {
+  const char* panel = static_cast<const char*>(weight) + row / kPanel * (k / kBlock * W::kBytes);
+  const int64_t lane = row % kPanel;
+  for (int64_t b = 0; b < k / kBlock; ++b) {
+    const char* block = panel + b * W::kBytes;
+    const uint16_t* halves = reinterpret_cast<const uint16_t*>(block + W::kScales) + lane;
+    const float scale = from_f16(halves[0]);
+    const float least = W::kHasLeast ? from_f16(halves[kPanel]) : 0.0f;
+    for (int i = 0; i < kBlock; ++i) {
+      out[b * kBlock + i] = scale * static_cast<float>(W::get(block, lane, i)) + least;
+    }
+  }
+}
+
+inline void unpack(int32_t format, const void* weight, int64_t row, int64_t k, float* out) {
+  switch (format) {
+    case kF32: return unpack_row<float, 1>(weight, row, k, out);
+    case kBF16: return unpack_row<uint16_t, 2>(weight, row, k, out);
+    case kQ8: return unpack_blocks<Q8Weights>(weight, row, k, out);
+    case kQ4: return unpack_blocks<Q4Weights>(weight, row, k, out);
   }
 }
 

@@ -77,8 +77,7 @@ class Program {
       case kRotate: return with_pages(pages, [&]<class Mul, class Chunk>() { rotate<Mul>(c, op, thread); });
       case kAttend: return with_pages(pages, [&]<class Mul, class Chunk>() { attend<Chunk>(c, op, thread); });
       case kLinear:
-        if (op.src_format == kQ8) return linear_q8(c, op, thread);
-        return op.src_format == kF32 ? linear<MulF32>(c, op, thread) : linear<MulBF16>(c, op, thread);
+        return linear(c, op, thread);
     }
   }
 

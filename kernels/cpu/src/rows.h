@@ -12,44 +12,50 @@
 
 namespace radish {
 
-// A row of int8 activations: [k] values, [k / 32] float32 scales, [k / 32] int32 corrections. The
-// correction -128 * sum(values) takes back the 128 that stored weights are shifted by. Activations have
-// outliers that weights have not, so half as many of them share a scale.
-constexpr int64_t kRowGroup = 32;
-
+// A row of int8 activations: [k] values, then of each block of 32 a float32 scale, an int32 correction
+// -128 * sum(values), which takes back the 128 that 8-bit weights are shifted by, and a float32 scale *
+// sum(values), by which what is added to 4-bit weights counts; three arrays [k / 32].
 struct Q8Row {
-  const int8_t* values;
-  const float* scales;
-  const int32_t* corrections;
+  int8_t* values;
+  float* scales;
+  int32_t* corrections;
+  float* sums;
 };
 
-inline Q8Row q8_row(const char* row, int64_t k) {
-  const float* scales = reinterpret_cast<const float*>(row + k);
-  return {reinterpret_cast<const int8_t*>(row), scales, reinterpret_cast<const int32_t*>(scales + k / kRowGroup)};
+inline Q8Row q8_row(char* row, int64_t k) {
+  float* scales = reinterpret_cast<float*>(row + k);
+  int32_t* corrections = reinterpret_cast<int32_t*>(scales + k / kBlock);
+  return {reinterpret_cast<int8_t*>(row), scales, corrections, reinterpret_cast<float*>(corrections + k / kBlock)};
 }
 
-inline void quantize_row(const float* x, char* row, int64_t k) {
-  int8_t* values = reinterpret_cast<int8_t*>(row);
-  float* scales = reinterpret_cast<float*>(row + k);
-  int32_t* corrections = reinterpret_cast<int32_t*>(scales + k / kRowGroup);
-  for (int64_t group = 0; group < k / kRowGroup; ++group) {
-    F part[kRowGroup / kLanes];
+inline void quantize_row(const float* x, char* out, int64_t k) {
+  const Q8Row row = q8_row(out, k);
+  for (int64_t block = 0; block < k / kBlock; ++block) {
+    F part[kBlock / kLanes];
     F most = zero();
-    for (int i = 0; i < kRowGroup / kLanes; ++i) {
-      part[i] = load(x + group * kRowGroup + i * kLanes);
+    for (int i = 0; i < kBlock / kLanes; ++i) {
+      part[i] = load(x + block * kBlock + i * kLanes);
       most = max(most, abs(part[i]));
     }
     const float scale = largest(most) / 127.0f;
     const F inverse = splat(scale > 0.0f ? 1.0f / scale : 0.0f);
     F total = zero();  // whole numbers, exact in float32
-    for (int i = 0; i < kRowGroup / kLanes; ++i) {
+    for (int i = 0; i < kBlock / kLanes; ++i) {
       const F code = nearest(max(min(part[i] * inverse, splat(127.0f)), splat(-127.0f)));
-      store_i8(values + group * kRowGroup + i * kLanes, code);
+      store_i8(row.values + block * kBlock + i * kLanes, code);
       total = total + code;
     }
-    scales[group] = scale;
-    corrections[group] = -128 * static_cast<int32_t>(sum(total));
+    const float whole = sum(total);
+    row.scales[block] = scale;
+    row.corrections[block] = -128 * static_cast<int32_t>(whole);
+    row.sums[block] = scale * whole;
   }
+}
+
+// The place `bytes` after p, which is the same element of a later row.
+template <class T>
+inline const T* offset(const T* p, int64_t bytes) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(p) + bytes);
 }
 
 // Writes vector i of a row in a float format.
@@ -73,19 +79,7 @@ inline void store_as(typename Mul::T* p, F x) {
 inline void embed(const Context& c, const Op& op, int thread) {
   const Range range = share(c.step.tokens, thread, c.threads);
   for (int64_t t = range.begin; t < range.end; ++t) {
-    const int64_t id = c.step.token_ids[t];
-    float* out = c.row<float>(op.dst, t);
-    if (op.packed && op.src_format == kF32) {
-      unpack_row<float, 1>(op.weight, id, op.k, out);
-    } else if (op.packed) {
-      unpack_row<uint16_t, 2>(op.weight, id, op.k, out);
-    } else {
-      for (int64_t i = 0; i < op.columns; ++i) {
-        out[i] = op.src_format == kF32 ? static_cast<const float*>(op.weight)[id * op.columns + i]
-                                       : from_bf16(static_cast<const uint16_t*>(op.weight)[id * op.columns + i]);
-      }
-      for (int64_t i = op.columns; i < op.n; ++i) out[i] = 0.0f;
-    }
+    unpack(op.src_format, op.weight, c.step.token_ids[t], op.k, c.row<float>(op.dst, t));
   }
 }
 

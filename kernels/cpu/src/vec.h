@@ -32,7 +32,7 @@ inline F exp2(F x) {
 
 inline F silu(F x) { return x / (splat(1.0f) + exp2(x * splat(-1.44269504f))); }
 
-// What a product fetches while it runs: `kLines` cache lines a step, from `next` on.
+// What a product fetches while it runs, from `next` on: `kLines` cache lines a step that are about to be used.
 template <int kLines>
 struct Ahead {
   const char* next = nullptr;
@@ -47,10 +47,10 @@ struct Ahead {
 
 // acc[m][j] += sum over steps of a row m . line j. Each accumulator adds its products in the order of
 // the steps whatever MR and NB are: what makes a row's result independent of the rows beside it.
-template <class Mul, int MR, int NB, int kLines>
+template <class Mul, int MR, int NB, class Fetch>
 [[gnu::always_inline]] inline void accumulate(F (&acc)[MR][NB], const typename Mul::T* a, int64_t row_stride,
                                               const typename Mul::T* const (&b)[NB], int64_t step_stride,
-                                              int64_t steps, Ahead<kLines> ahead) {
+                                              int64_t steps, Fetch ahead) {
   for (int64_t s = 0; s < steps; ++s) {
     typename Mul::Line line[NB];
     ahead.fetch(s);

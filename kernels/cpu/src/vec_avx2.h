@@ -5,15 +5,17 @@
 
 #include <cstdint>
 
+#include "tile_shape.h"
+
 namespace radish {
 
 struct F {
   __m256 v[2];
 };
 
-constexpr int kTileRows = 2;
-constexpr int kTileRowsQ8 = 2;
-constexpr int kTileVectors = 2;
+constexpr TileShape kTall{2, 2};
+constexpr TileShape kWide{2, 2};
+constexpr TileShape kBlocked{2, 2};
 constexpr int kHeadRows = 2;
 constexpr int kHeadVectors = 2;
 
@@ -105,6 +107,10 @@ inline __m256 widen_bf16(__m128i half) {
 inline F load_bf16(const uint16_t* p) {
   const __m128i* halves = reinterpret_cast<const __m128i*>(p);
   return {{widen_bf16(_mm_loadu_si128(halves)), widen_bf16(_mm_loadu_si128(halves + 1))}};
+}
+inline F load_f16(const uint16_t* p) {
+  const __m128i* halves = reinterpret_cast<const __m128i*>(p);
+  return {{_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))}};
 }
 inline __m256i round_bf16(__m256 x) {  // nearest even, in the low half of each lane
   const __m256i bits = _mm256_castps_si256(x);
@@ -203,6 +209,29 @@ struct MulQ8 {
     return acc;
   }
   static F to_float(const I& acc) { return {{_mm256_cvtepi32_ps(acc.v[0]), _mm256_cvtepi32_ps(acc.v[1])}}; }
+};
+
+// The same with codes 0..15, two to a byte: maddubs takes them as they are.
+struct MulQ4 : MulQ8 {
+  static Line low_line(const uint8_t* p) {
+    const __m256i* halves = reinterpret_cast<const __m256i*>(p);
+    const __m256i mask = _mm256_set1_epi8(15);
+    return {{_mm256_and_si256(_mm256_loadu_si256(halves), mask),
+             _mm256_and_si256(_mm256_loadu_si256(halves + 1), mask)}};
+  }
+  static Line high_line(const uint8_t* p) {
+    const __m256i* halves = reinterpret_cast<const __m256i*>(p);
+    const __m256i mask = _mm256_set1_epi8(15);
+    return {{_mm256_and_si256(_mm256_srli_epi16(_mm256_loadu_si256(halves), 4), mask),
+             _mm256_and_si256(_mm256_srli_epi16(_mm256_loadu_si256(halves + 1), 4), mask)}};
+  }
+  static I dot(I acc, Broadcast a, const Line& b) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    for (int i = 0; i < 2; ++i) {
+      acc.v[i] = _mm256_add_epi32(acc.v[i], _mm256_madd_epi16(_mm256_maddubs_epi16(b.v[i], a), ones));
+    }
+    return acc;
+  }
 };
 
 }  // namespace radish

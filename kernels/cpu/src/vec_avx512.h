@@ -5,16 +5,18 @@
 
 #include <cstdint>
 
+#include "tile_shape.h"
+
 namespace radish {
 
 struct F {
   __m512 v;
 };
 
-// Registers a tile of a matrix product may take: rows x vectors of accumulators.
-constexpr int kTileRows = 12;
-constexpr int kTileRowsQ8 = 8;
-constexpr int kTileVectors = 2;
+// Tiles of matrix products.
+constexpr TileShape kTall{12, 2};  // up to so many rows
+constexpr TileShape kWide{6, 4};  // more
+constexpr TileShape kBlocked{6, 2};  // weights in blocks, which accumulate twice
 
 // The same of a tile of attention: few queries share a key.
 constexpr int kHeadRows = 6;
@@ -60,6 +62,9 @@ inline F zero_below(F x, F test, float bound) {
 inline F load_bf16(const uint16_t* p) {
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
+}
+inline F load_f16(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
 inline void store_bf16(uint16_t* p, F x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.v)));
@@ -118,6 +123,15 @@ struct MulQ8 {
     return acc;
   }
   static F to_float(I acc) { return {_mm512_cvtepi32_ps(acc.v)}; }
+};
+
+// The same with codes 0..15, two to a byte, which need no correction.
+struct MulQ4 : MulQ8 {
+  static Line low_line(const uint8_t* p) { return _mm512_and_si512(line(p), _mm512_set1_epi8(15)); }
+  static Line high_line(const uint8_t* p) {
+    return _mm512_and_si512(_mm512_srli_epi16(line(p), 4), _mm512_set1_epi8(15));
+  }
+  static I start(int32_t) { return {_mm512_setzero_si512()}; }
 };
 
 }  // namespace radish

@@ -5,15 +5,18 @@
 #include <cstdint>
 #include <cstring>
 
+#include "half.h"
+#include "tile_shape.h"
+
 namespace radish {
 
 struct F {
   float v[16];
 };
 
-constexpr int kTileRows = 1;
-constexpr int kTileRowsQ8 = 1;
-constexpr int kTileVectors = 2;
+constexpr TileShape kTall{1, 2};
+constexpr TileShape kWide{1, 2};
+constexpr TileShape kBlocked{1, 2};
 constexpr int kHeadRows = 1;
 constexpr int kHeadVectors = 2;
 
@@ -94,14 +97,11 @@ inline F zero_below(const F& x, const F& test, float bound) {
   return each([&](int i) { return test.v[i] >= bound ? x.v[i] : 0.0f; });
 }
 
-inline float widen_bf16(uint16_t half) {
-  const uint32_t bits = static_cast<uint32_t>(half) << 16;
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
 inline F load_bf16(const uint16_t* p) {
-  return each([&](int i) { return widen_bf16(p[i]); });
+  return each([&](int i) { return from_bf16(p[i]); });
+}
+inline F load_f16(const uint16_t* p) {
+  return each([&](int i) { return from_f16(p[i]); });
 }
 inline void store_bf16(uint16_t* p, const F& x) {
   for (int i = 0; i < 16; ++i) {
@@ -144,7 +144,7 @@ struct MulBF16 {
     std::memcpy(result.v, p, sizeof result.v);
     return result;
   }
-  static Broadcast broadcast(const T* p) { return {widen_bf16(p[0]), widen_bf16(p[1])}; }
+  static Broadcast broadcast(const T* p) { return {from_bf16(p[0]), from_bf16(p[1])}; }
   static F dot(const F& acc, const Broadcast& a, const Line& b) {
     return each([&](int i) {
       const uint32_t low = b.v[i] << 16, high = b.v[i] & 0xffff0000u;
@@ -186,6 +186,21 @@ struct MulQ8 {
   static F to_float(const I& acc) {
     return each([&](int i) { return static_cast<float>(acc.v[i]); });
   }
+};
+
+// The same with codes 0..15, two to a byte, which need no correction.
+struct MulQ4 : MulQ8 {
+  static Line low_line(const uint8_t* p) {
+    Line result = line(p);
+    for (uint8_t& code : result.v) code &= 15;
+    return result;
+  }
+  static Line high_line(const uint8_t* p) {
+    Line result = line(p);
+    for (uint8_t& code : result.v) code >>= 4;
+    return result;
+  }
+  static I start(int32_t) { return MulQ8::start(0); }
 };
 
 }  // namespace radish

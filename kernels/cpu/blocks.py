@@ -1,0 +1,37 @@
+"""Matrices in the blocks of a GGUF file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+from torch import Tensor
+
+from kernels.cpu.abi import Encoding
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A matrix as the file has it: Q8_0, Q4_0 or Q4_1, 32 neighbours of a row to a block."""
+
+    rows: npt.NDArray[np.uint8]
+    """[rows, bytes of a row]"""
+    kind: Encoding
+    columns: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)"""
+        return len(self.rows), self.columns
+
+    def decoded(self) -> Tensor:
+        """float32 [rows, columns]"""
+        numbers = dequantize(self.rows, GGMLQuantizationType[self.kind.name])
+        return torch.from_numpy(numbers).view(self.shape)
+
+
+Matrix = Tensor | Blocks

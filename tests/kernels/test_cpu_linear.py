@@ -1,0 +1,183 @@
+"""Native products with packed weights, on every instruction set this machine runs, against numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize, quantize
+
+from kernels.cpu.abi import Encoding, Epilogue, Format, Geometry, Kind, Op, Rows, Step
+from kernels.cpu.blocks import Blocks, Matrix
+from kernels.cpu.build import Isa, supported_isas
+from kernels.cpu.runtime import GROUP, Part, Runtime, padded, q8_row_bytes
+
+Floats = npt.NDArray[np.floating[Any]]
+
+SHAPES = [(64, 64), (333, 160), (96, 1536), (70, 32)]
+"""(outputs, inputs): tails of panels and of padding."""
+ROWS = [1, 2, 5, 6, 7, 12, 13, 40]
+BLOCKS = ["Q8_0", "Q4_0", "Q4_1"]
+
+
+@pytest.fixture(params=supported_isas())
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    isa: Isa = request.param
+    return Runtime(2, isa)
+
+
+def numbers(rows: int, columns: int, seed: int) -> Floats:
+    """Like activations: mostly small, some large."""
+    rng = np.random.default_rng(seed)
+    spread = rng.choice([0.1, 1, 8], (1, columns))
+    result: Floats = (rng.standard_normal((rows, columns)) * spread).astype(np.float32)
+    return result
+
+
+def blocks(weight: Floats, kind: str) -> tuple[Blocks, Floats]:
+    """Encoded by the `gguf` package, and what that means."""
+    encoding = GGMLQuantizationType[kind]
+    rows = quantize(weight, encoding)
+    return Blocks(rows, Encoding[kind], weight.shape[1]), dequantize(rows, encoding)
+
+
+def product(runtime: Runtime, x: Floats, weight: Matrix, target: Format) -> Floats:
+    """[rows, outputs] of a program that takes `x` for embeddings and `weight` for the head."""
+    rows, (outputs, inputs) = len(x), weight.shape
+    width = padded(inputs, GROUP)
+    table = runtime.pack([Part(weight=torch.from_numpy(x))], rows=rows, columns=inputs, target=Format.F32)
+    head = runtime.pack([Part(weight=weight)], rows=outputs, columns=inputs, target=target)
+    ones = runtime.store(torch.ones(width))
+    quantized = target in {Format.Q8, Format.Q4}
+    ops = [Op(kind=Kind.EMBED, dst=0, src_format=Format.F32, k=table.k, weight=table.memory.address)]
+    if quantized:
+        ops.append(Op(kind=Kind.QUANTIZE, src=0, dst=1, n=width))
+    ops.append(
+        Op(
+            kind=Kind.LINEAR,
+            rows=Rows.SAMPLING,
+            src=1 if quantized else 0,
+            src_format=head.format,
+            epilogue=Epilogue.LOGITS,
+            n=head.n,
+            k=head.k,
+            columns=outputs,
+            weight=head.memory.address,
+        )
+    )
+    geometry = Geometry(
+        heads=1, kv_heads=1, head_dim=16, true_head_dim=16, rotary_half=8, page_size=64, vocab=rows,
+        kv=ones.address, num_pages=1,
+    )  # fmt: skip
+    program = runtime.program(geometry, ops, [padded(4 * width, 64), padded(q8_row_bytes(width), 64)])
+    places = np.arange(rows)
+    logits: Floats = np.full((rows, outputs), np.nan, np.float32)
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "token_ids": places,
+        "positions": places,
+        "kv_slots": places,
+        "logit_rows": places,
+        "query_starts": np.array([0, rows], np.int32),
+        "context_lens": np.array([rows], np.int32),
+        "page_table": np.zeros((1, 1), np.int32),
+        "rope": np.zeros((64, 2, 8), np.float32),
+        "logits": logits,
+    }
+    step = Step(
+        tokens=rows, rows=1, samples=rows, table_width=1, rope_rows=64,
+        **{name: array.ctypes.data for name, array in arrays.items()},
+    )  # fmt: skip
+    program.run(step)
+    return logits
+
+
+def rounded(x: Floats, scale_type: type[np.floating[Any]] = np.float32) -> Floats:
+    """`x` in int8 with a scale for each 32 neighbours, exactly what the codes mean."""
+    whole = np.pad(x, ((0, 0), (0, -x.shape[1] % 32))).reshape(len(x), -1, 32)
+    scale = (np.abs(whole).max(-1, keepdims=True) / np.float32(127)).astype(scale_type).astype(np.float32)
+    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
+    codes = np.rint(whole * inverse).clip(-127, 127)
+    meaning: Floats = (codes.astype(np.float64) * scale).reshape(len(x), -1)[:, : x.shape[1]]
+    return meaning
+
+
+def check(result: Floats, x: Floats, weight: Floats) -> None:
+    """Within float32's rounding of the exact sum."""
+    wide, columns = x.astype(np.float64), weight.astype(np.float64).T
+    expected, size = wide @ columns, np.abs(wide) @ np.abs(columns)
+    assert (np.abs(result - expected) <= 1e-5 * size).all()
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_blocks_as_they_are(runtime: Runtime, kind: str, outputs: int, inputs: int) -> None:
+    """Exact for the file's weights; the only rounding is that of activations to int8."""
+    weight, meaning = blocks(numbers(outputs, inputs, seed=1), kind)
+    x = numbers(max(ROWS), inputs, seed=2)
+    target = Format.Q8 if kind == "Q8_0" else Format.Q4
+    check(product(runtime, x, weight, target), rounded(x), meaning)
+
+
+@pytest.mark.parametrize("source", ["float32", "bfloat16", *BLOCKS])
+def test_quantised_to_8_bits(runtime: Runtime, source: str) -> None:
+    """From any source, with float16 scales; what is Q8_0 already is not quantised again."""
+    weight = numbers(100, 160, seed=3)
+    matrix: Matrix
+    if source in BLOCKS:
+        matrix, weight = blocks(weight, source)
+    else:
+        matrix = torch.from_numpy(weight).to(getattr(torch, source))
+        weight = matrix.float().numpy()
+    x = numbers(9, 160, seed=4)
+    meaning = weight if source == "Q8_0" else rounded(weight, np.float16)
+    check(product(runtime, x, matrix, Format.Q8), rounded(x), meaning)
+
+
+@pytest.mark.parametrize("source", ["float32", "bfloat16", *BLOCKS])
+def test_plain(runtime: Runtime, source: str) -> None:
+    """Blocks decode to the numbers they mean."""
+    weight = numbers(70, 96, seed=5)
+    matrix: Matrix
+    if source in BLOCKS:
+        matrix, weight = blocks(weight, source)
+    else:
+        matrix = torch.from_numpy(weight).to(getattr(torch, source))
+        weight = matrix.float().numpy()
+    x = numbers(14, 96, seed=6)
+    check(product(runtime, x, matrix, Format.F32), x, weight)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_row_does_not_depend_on_the_others(runtime: Runtime, kind: str) -> None:
+    weight, _ = blocks(numbers(160, 320, seed=7), kind)
+    x = numbers(max(ROWS), 320, seed=8)
+    target = Format.Q8 if kind == "Q8_0" else Format.Q4
+    together = product(runtime, x, weight, target)
+    for rows in ROWS:
+        assert np.array_equal(product(runtime, x[:rows], weight, target), together[:rows])
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_extreme_blocks(runtime: Runtime, kind: str) -> None:
+    """Codes at both ends, scales of zero and below float16's normal range."""
+    rng = np.random.default_rng(9)
+    size = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}[kind]
+    raw = rng.integers(0, 256, (64, 4, size), dtype=np.uint8)
+    raw[0, :, -16:] = 0
+    raw[1, :, -16:] = 255
+    raw[2, :, -16:] = 0x80
+    scales = rng.choice(np.array([0, 1e-7, 6e-5, -0.01, 0.5], np.float16), (64, 4))
+    raw[..., :2] = scales.view(np.uint8).reshape(64, 4, 2)
+    if kind == "Q4_1":
+        raw[..., 2:4] = (
+            rng.choice(np.array([0, -3e-6, 2], np.float16), (64, 4)).view(np.uint8).reshape(64, 4, 2)
+        )
+    rows = raw.reshape(64, -1)
+    meaning = dequantize(rows, GGMLQuantizationType[kind])
+    x = numbers(3, 128, seed=10)
+    target = Format.Q8 if kind == "Q8_0" else Format.Q4
+    check(product(runtime, x, Blocks(rows, Encoding[kind], 128), target), rounded(x), meaning)
