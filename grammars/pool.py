@@ -36,6 +36,7 @@ class WorkerPool:
                 _MEMORY_BYTES,
             )
         )
+        self._memory = f"{_MEMORY_BYTES >> 20} MiB"
         self._mine = threading.local()
         self._lock = threading.Lock()
         self._workers: set[_Worker] = set()
@@ -56,10 +57,16 @@ class WorkerPool:
                 f"grammar too complex: not compiled within {timeout_s:g} s"
             ) from error
         except (EOFError, OSError) as error:
+            # Native code that is refused memory ends its process; whatever else did, this may be the reason.
             self._discard(worker)
-            raise GrammarTooComplexError("grammar too complex: its compilation ended the process") from error
+            raise GrammarTooComplexError(
+                f"grammar too complex: compiling it ended the process, which has {self._memory}"
+            ) from error
         result = msgspec.msgpack.decode(answer, type=Checked | Refused)
         if isinstance(result, Refused):
+            if result.too_complex:
+                self._discard(worker)
+                raise GrammarTooComplexError(f"grammar too complex: not compiled within {self._memory}")
             raise GrammarError(result.message, pointer=result.pointer, keyword=result.keyword)
         return result
 
@@ -82,7 +89,11 @@ class WorkerPool:
                     raise GrammarError("the server is stopping")
                 self._workers.add(worker)
             self._mine.worker = worker
-            worker.ask(self._setup, _START_TIMEOUT_S)
+            try:
+                worker.ask(self._setup, _START_TIMEOUT_S)
+            except (TimeoutError, EOFError, OSError) as error:
+                self._discard(worker)
+                raise GrammarTooComplexError("the process that compiles grammars did not start") from error
         return worker
 
     def _discard(self, worker: _Worker) -> None:

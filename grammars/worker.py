@@ -48,11 +48,12 @@ class Checked(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The parts of a `GrammarError`."""
+    """The parts of a `GrammarError`; `too_complex`: it is a `GrammarTooComplexError`."""
 
     message: str
-    pointer: str
-    keyword: str | None
+    pointer: str = ""
+    keyword: str | None = None
+    too_complex: bool = False
 
 
 def check(constraint: Constraint, vocabulary: Vocabulary) -> Checked:
@@ -124,8 +125,10 @@ def _answer(request: bytes, vocabulary: Vocabulary) -> Checked | Refused:
         return check(msgspec.msgpack.decode(request, type=Constraint), vocabulary)
     except GrammarError as error:
         return Refused(error.message, error.pointer, error.keyword)
-    except (RecursionError, MemoryError):
-        return Refused("grammar too complex", "", None)
+    except RecursionError:
+        return Refused("grammar too complex: it nests too deeply")
+    except MemoryError:
+        return Refused("", too_complex=True)
 
 
 def _greedy(token_bytes: list[bytes]) -> Callable[[str], list[int]]:

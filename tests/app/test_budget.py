@@ -1,4 +1,4 @@
-"""Budgets of constrained answers: too small is refused with the number needed, in every API; enough is enough."""
+"""Budgets of constrained answers: one that is too small is refused with the number needed, in every API."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_budget_that_is_too_small_is_refused_with_the_number_needed(
 
 
 def _holds(text: str, shortest: str) -> bool:
-    """Whether an answer has the shortest text, in pieces or not, as a text, as a call's arguments or as JSON."""
+    """Whether an answer has the shortest text, in pieces or not: a text, a call's arguments, or JSON."""
     pieces = re.findall(r'"(?:content|text|delta|arguments|partial_json)":"((?:[^"\\]|\\.)*)"', text)
     said = "".join(json.loads(f'"{piece}"') for piece in pieces)
     wanted = SHORTEST if shortest == CALL else shortest
