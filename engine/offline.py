@@ -58,7 +58,9 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **settings: Any) -> None:
-        self._start(load_engine(Config(model=model, **settings), lambda stage, fraction: None))
+        # Steps are as large as they may be, unless asked otherwise: throughput is what counts here.
+        config = Config(model=model, **{"step_aim": 0.0, **settings})
+        self._start(load_engine(config, lambda stage, fraction: None))
 
     @classmethod
     def of(cls, engine: Engine) -> Self:

@@ -192,13 +192,14 @@ async def flood(traffic: Traffic, seconds: float) -> list[str]:
             f"{phase.name:18} gap between tokens p50 {_percentile(gaps, 50):6.1f} ms, "
             f"p99 {_percentile(gaps, 99):6.1f} ms, {phase.goodput:.1f} tokens/s"
         )
-    lengths = {answer.prompt_tokens for answer in flooding.answers}
-    print(f"the flood: {len(flooding.answers)} prompts of {lengths} tokens, {dict(flooding.failures)}")
+    done, failed = flooding.answers, dict(flooding.failures)
+    longest = max((answer.prompt_tokens for answer in done), default=0)
+    print(f"the flood: {len(done)} prompts of up to {longest} tokens were run, {failed or 'none'} failed")
     calm = _percentile(sorted(before.gaps_ms + after.gaps_ms), 99)
     ratio = _percentile(during.gaps_ms, 99) / calm
     print(f"p99 of the gap {ratio:.2f} times that of calm")
-    failed = before.failures + during.failures + after.failures
-    return _broken((ratio <= 2, "the gap grew"), (not failed, f"others failed: {dict(failed)}"))
+    others = before.failures + during.failures + after.failures
+    return _broken((ratio <= 2, "the gap grew"), (not others, f"others failed: {dict(others)}"))
 
 
 def _broken(*promises: tuple[bool, str]) -> list[str]:
