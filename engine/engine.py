@@ -15,12 +15,12 @@ from contextlib import suppress
 from engine.batch import Runner
 from engine.config import Config
 from engine.detokenizer import Detokenizer
-from engine.drain_rate import DrainRate
-from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
+from engine.errors import EngineStoppedError, InvalidRequestError
 from engine.history import History
 from engine.pace import Pace
 from engine.page_pool import PagePool
 from engine.prefix_tree import PrefixTree
+from engine.queue_limits import QueueLimits
 from engine.request import GenerateRequest, Request, Sequence
 from engine.scheduler import Scheduler
 from engine.snapshot import SequenceView, Snapshot, take, view
@@ -32,9 +32,6 @@ from engine.tokenizer import Tokenizer
 from grammars.compiler import Compiler
 
 _log = logging.getLogger("radish.engine")
-
-_SURE = 0.7
-"""Share of a queue deadline that an expected wait may take: it is a mean."""
 
 
 class Engine:
@@ -80,6 +77,7 @@ class Engine:
             max_running=config.max_running,
             pace=pace,
         )
+        self._queue_limits = QueueLimits(config, self._scheduler, self.stats)
         self._loop = StepLoop(
             config=config,
             scheduler=self._scheduler,
@@ -97,7 +95,6 @@ class Engine:
         self._idle = asyncio.Event()
         self._idle.set()
         self._accepting = False
-        self._drain_rate = DrainRate(time.monotonic())
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -153,8 +150,7 @@ class Engine:
         except InvalidRequestError:
             self.stats.rejected["invalid"] += 1
             raise
-        self._drain_rate.watch(time.monotonic(), full=self._scheduler.is_full)
-        self._check_queue(request)
+        self._queue_limits.check(request)
         handle = Request(
             id=request_id,
             prompt=request.prompt,
@@ -238,37 +234,6 @@ class Engine:
                 param="max_tokens",
             )
 
-    def _check_queue(self, request: GenerateRequest) -> None:
-        waiting = len(self._scheduler.waiting)
-        if waiting + request.choices > self.config.max_waiting:
-            self.stats.rejected["queue_full"] += 1
-            raise QueueFullError(
-                f"{waiting} requests are waiting already", retry_after_s=self._queue_time_s(waiting)
-            )
-        tokens = sum(sequence.length for sequence in self._scheduler.waiting)
-        # Whatever may run at all may wait alone.
-        if waiting and tokens + request.choices * len(request.prompt) > self.config.max_waiting_tokens:
-            self.stats.rejected["queue_tokens"] += 1
-            raise QueueFullError(
-                f"{tokens} tokens are waiting already", retry_after_s=self._queue_time_s(waiting)
-            )
-
-        self._check_deadline(request)
-
-    def _check_deadline(self, request: GenerateRequest) -> None:
-        """Refuse at once what would wait for longer than it may, as far as that can be told."""
-        if request.queue_timeout_s is None or not self._scheduler.waiting or not self._drain_rate.is_known:
-            return
-        order = (time.monotonic() + request.priority * self.config.priority_aging, 0)
-        ahead = self._scheduler.waiting.ahead(request.tenant, order)
-        wait_s = self._drain_rate.wait_s(ahead + request.choices)
-        late_s = wait_s - _SURE * request.queue_timeout_s
-        if late_s > 0:
-            self.stats.rejected["queue_deadline"] += 1
-            raise QueueFullError(
-                f"a new request would wait for about {wait_s:.0f} s", retry_after_s=_sensible(late_s)
-            )
-
     def _set_deadlines(self, handle: Request, request: GenerateRequest) -> None:
         loop = asyncio.get_running_loop()
         if request.queue_timeout_s is not None:
@@ -312,10 +277,7 @@ class Engine:
         assert update.finish_reason is not None
         now = time.monotonic()
         sequence.finish_reason = update.finish_reason
-        full = self._scheduler.is_full
-        self._drain_rate.watch(now, full=full)
-        if full and sequence.timing.admitted:
-            self._drain_rate.ended()
+        self._queue_limits.ends(sequence)
         self._scheduler.finish(sequence, cache=update.finish_reason != "error")
         self.stats.record_finish(sequence, update.finish_reason, now)
         self.history.record_end(sequence)
@@ -333,15 +295,6 @@ class Engine:
         for sequence in list(self._live.values()):
             update = Update(index=sequence.index, finish_reason="error", error="internal error")
             self._finish(sequence, update)
-
-    def _queue_time_s(self, waiting: int) -> float:
-        """When a queue of `waiting` sequences should be done."""
-        return _sensible(self._drain_rate.wait_s(waiting))
-
-
-def _sensible(wait_s: float) -> float:
-    """A time to ask somebody to wait (seconds)."""
-    return min(120.0, max(1.0, wait_s))
 
 
 def _targets(request: GenerateRequest) -> Targets | None:

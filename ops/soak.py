@@ -29,7 +29,7 @@ from ops.own_server import own_server
 
 PERIOD_S = 2.0
 SERVE = (
-    *("--kv-memory", "64", "--log-level", "warning"),
+    *("--kv-memory", "32", "--log-level", "warning"),
     *("--max-running", "12", "--max-waiting", "16"),
 )
 """Small, so that there is preemption and overload."""

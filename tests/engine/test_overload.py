@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -25,6 +27,34 @@ async def test_the_queue_is_bounded_by_tokens() -> None:
         runner.resume()
         await asyncio.gather(collect(first), collect(waiting))
         assert dict(engine.stats.rejected) == {"queue_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("limits", "prompt", "reason"),
+    [
+        ({"max_waiting": 50}, "x", "queue_full"),
+        ({"max_waiting_tokens": 1000}, "x" * 20, "queue_tokens"),
+    ],
+)
+async def test_a_flood_of_one_key_leaves_room_in_the_queue(
+    limits: dict[str, int], prompt: str, reason: str
+) -> None:
+    """Each further one gets a part of what is left; where there are no keys one gets all."""
+    async with running(max_running=1, num_pages=512, **limits) as (engine, runner):
+        runner.pause()
+        requests = [engine.submit(generate_request("x", max_tokens=1), request_id="first")]
+        await until(lambda: engine.load().running == 1)
+        counts = Counter[str]()
+        for tenant in ("a", "b", "c", ""):
+            with suppress(QueueFullError):
+                while True:
+                    wanted = generate_request(prompt, max_tokens=1, tenant=tenant)
+                    requests.append(engine.submit(wanted, request_id="r"))
+                    counts[tenant] += 1
+        assert counts == {"a": 40, "b": 8, "c": 1, "": 1}
+        assert dict(engine.stats.rejected) == {reason: 4}
+        runner.resume()
+        await asyncio.gather(*map(collect, requests))
 
 
 async def test_choices_count_their_prompt_each() -> None:
@@ -127,7 +157,7 @@ async def test_what_would_wait_too_long_is_refused_at_once() -> None:
         late = generate_request("x", max_tokens=1, queue_timeout_s=10.0)
         requests.append(engine.submit(late, request_id="b"))
         await until(lambda: engine.load().running == 1)
-        engine._drain_rate = rate = DrainRate(time.monotonic())
+        engine._queue_limits.drain_rate = rate = DrainRate(time.monotonic())
         rate._seconds, rate._ended = 4.0, 10.0
         with pytest.raises(QueueFullError, match="would wait for about 16 s") as full:
             engine.submit(late, request_id="c")
@@ -144,7 +174,7 @@ async def test_what_would_wait_too_long_is_refused_at_once() -> None:
 async def test_the_drain_rate_says_nothing_about_idle_times() -> None:
     async with running(max_running=1, max_waiting=4) as (engine, runner):
         await collect(engine.submit(generate_request("x", max_tokens=1), request_id="a"))
-        engine._drain_rate._at -= 1000.0
+        engine._queue_limits.drain_rate._at -= 1000.0
         runner.pause()
         requests = [engine.submit(generate_request("x", max_tokens=1), request_id="b") for _ in range(4)]
         with pytest.raises(QueueFullError) as full:
