@@ -231,8 +231,8 @@ def draw(samples: list[Sample], path: Path) -> None:
         for label, (name, scale) in lines.items():
             axes.plot(minutes, [sample.get(name, 0.0) * scale for sample in samples], label=label)
         axes.set_title(title, loc="left")
-        axes.set_ylim(bottom=0)
-        axes.legend(loc="upper right")
+        axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     axes.set_xlabel("minutes")
     figure.savefig(path, dpi=90)
 
