@@ -11,11 +11,15 @@ void attend_items(const Context& c, const Op& op, int thread) {
   Attention<Chunk> attention(c, op, thread);
   const std::vector<AttendItem>& items = c.attention.items;
   const int64_t count = static_cast<int64_t>(items.size());
-  for (int64_t i; (i = c.progress->claimed.fetch_add(1, std::memory_order_relaxed)) < count;) {
+  // An item is claimed while the one before it runs, so that its first keys can be fetched. Items are done
+  // in order, so whoever waits for earlier ones waits for threads that do not.
+  const auto claim = [&] { return c.progress->claimed.fetch_add(1, std::memory_order_relaxed); };
+  for (int64_t i = claim(), next = claim(); i < count; i = next, next = claim()) {
     attention.open(items[i]);
     wait_until([&] { return c.progress->done.load(std::memory_order_acquire) >= items[i].after; });
     attention.begin();
     for (int chunk = attention.first_chunk(); chunk < attention.end_chunk(); ++chunk) {
+      attention.foresee(chunk + 1, next < count ? &items[next] : nullptr);
       attention.run_chunk(chunk);
       attention.merge(attention.partial());
     }

@@ -62,6 +62,23 @@ class Attention {
     }
   }
 
+  // Says that a later chunk of the item, or else the first one of another item, comes next.
+  void foresee(int chunk, const AttendItem* other) {
+    if (chunk < end_chunk()) {
+      chunk_.foresee(source_, chunk * kChunk, std::min((chunk + 1) * kChunk, sight_.high));
+    } else if (other == nullptr) {
+      chunk_.foresee(source_, 0, 0);
+    } else {
+      const Step& step = c_.step;
+      const int32_t row = c_.attention.order[other->rows_begin];
+      const int length = step.context_lens[row];
+      const int seen = op_.window > 0 ? std::max(0, length - op_.window) : 0;
+      const int begin = std::max(other->begin, seen / kChunk) * kChunk;
+      chunk_.foresee({step.page_table + static_cast<int64_t>(row) * step.table_width, op_.layer, other->kv_head},
+                     begin, std::min(begin + kChunk, length));
+    }
+  }
+
   // The partial softmax over one chunk, in partial().
   void run_chunk(int chunk) { chunk_.run(sight_, source_, chunk, partial_); }
 

@@ -25,6 +25,56 @@ struct Source {
   int layer, kv_head;
 };
 
+// What is read next, fetched line by line while products run that read lines of the same shape.
+template <int NB>
+struct AheadOf {
+  const char* next[NB];
+  int64_t stride;
+  [[gnu::always_inline]] void fetch(int64_t step) const {
+#pragma GCC unroll 16
+    for (int j = 0; j < NB; ++j) prefetch(next[j] + step * stride);
+  }
+};
+
+// The blocks of the chunk after this one. A page ends where the processor's own prefetching stops.
+template <class Pages>
+class Upcoming {
+  using T = typename Pages::T;
+  static constexpr int64_t kLine = kLanes * Pages::kPack * sizeof(T);
+
+ public:
+  explicit operator bool() const { return known_; }
+
+  // Tokens [begin, end) of a chunk. Blocks that pages hold in pieces are not fetched.
+  void find(const Pages& pages, const Source& source, int begin, int end) {
+    known_ = pages.block == kLanes && begin < end;
+    for (int b = 0; known_ && b < kChunk / kLanes; ++b) {
+      const int token = std::min(begin / kChunk * kChunk + b * kLanes, end - 1);
+      const int64_t page = source.table[token / pages.page_size];
+      const int64_t inside = token % pages.page_size / kLanes * kLanes * pages.head_dim;
+      keys_[b] = reinterpret_cast<const char*>(pages.keys(source.layer, page, source.kv_head) + inside);
+      values_[b] = reinterpret_cast<const char*>(pages.values(source.layer, page, source.kv_head) + inside);
+    }
+  }
+
+  template <int NB>
+  AheadOf<NB> keys(int block) const {
+    AheadOf<NB> ahead{{}, kLine};
+    for (int j = 0; j < NB; ++j) ahead.next[j] = keys_[block + j];
+    return ahead;
+  }
+  template <int NB>
+  AheadOf<NB> values(int block, int64_t d, int64_t dim) const {
+    AheadOf<NB> ahead{{}, dim / kLanes * kLine};
+    for (int j = 0; j < NB; ++j) ahead.next[j] = values_[block] + (d / kLanes + j) * kLine;
+    return ahead;
+  }
+
+ private:
+  bool known_ = false;
+  const char *keys_[kChunk / kLanes], *values_[kChunk / kLanes];
+};
+
 template <class Mul>
 class Chunk {
   using T = typename Mul::T;
@@ -50,6 +100,9 @@ class Chunk {
   void load_query(int i, const char* row, int head) {
     std::memcpy(queries_ + i * dim_, reinterpret_cast<const T*>(row) + head * dim_, dim_ * sizeof(T));
   }
+
+  // Says what the next run will read, at most: tokens [begin, end) of one chunk.
+  void foresee(const Source& source, int begin, int end) { upcoming_.find(pages_, source, begin, end); }
 
   void run(const Sight& sight, const Source& source, int chunk, const State& out) {
     const int start = chunk * kChunk;
@@ -109,7 +162,14 @@ class Chunk {
     for (int m = 0; m < MR; ++m) {
       for (int j = 0; j < NB; ++j) acc[m][j] = zero();
     }
-    accumulate<Mul>(acc, queries_ + query * dim_, dim_, lines, kLanes * kPack, dim_ / kPack, Ahead<0>{});
+    const auto multiply = [&](auto ahead) {
+      accumulate<Mul>(acc, queries_ + query * dim_, dim_, lines, kLanes * kPack, dim_ / kPack, ahead);
+    };
+    if (query == 0 && upcoming_) {
+      multiply(upcoming_.template keys<NB>(block));
+    } else {
+      multiply(Ahead<0>{});
+    }
     for (int m = 0; m < MR; ++m) {
       for (int j = 0; j < NB; ++j) {
         const int token = start + (block + j) * kLanes;
@@ -184,8 +244,15 @@ class Chunk {
     for (int s = 0; s < segments_; ++s) {
       const T* lines[NB];
       for (int j = 0; j < NB; ++j) lines[j] = segment_[s].values + (d + j * kLanes) * kPack;
-      accumulate<Mul>(acc, probs_ + query * kChunk + segment_[s].token, kChunk, lines, dim_ * kPack,
-                      segment_[s].steps, Ahead<0>{});
+      const auto multiply = [&](auto ahead) {
+        accumulate<Mul>(acc, probs_ + query * kChunk + segment_[s].token, kChunk, lines, dim_ * kPack,
+                        segment_[s].steps, ahead);
+      };
+      if (query == 0 && upcoming_) {
+        multiply(upcoming_.template values<NB>(segment_[s].token / kLanes, d, dim_));
+      } else {
+        multiply(Ahead<0>{});
+      }
     }
     for (int m = 0; m < MR; ++m) {
       for (int j = 0; j < NB; ++j) store(out.values + (query + m) * dim_ + d + j * kLanes, acc[m][j]);
@@ -197,6 +264,7 @@ class Chunk {
   T *queries_, *probs_, *staged_keys_, *staged_values_, *edges_;
   float* scores_;
   const T *keys_[kBlocks], *values_[kBlocks];
+  Upcoming<Pages<Mul>> upcoming_;
   Segment segment_[3 * kBlocks];
   int segments_ = 0;
 };

@@ -44,6 +44,8 @@ class ChunkQ8 {
     query_[i] = halve(query, dim_, queries_ + 2 * i * dim_, dim_);
   }
 
+  void foresee(const Source& source, int begin, int end) { upcoming_.find(pages_, source, begin, end); }
+
   void run(const Sight& sight, const Source& source, int chunk, const State& out) {
     const int start = chunk * kChunk;
     const int low = std::max(sight.low - start, 0), high = std::min(sight.high - start, kChunk);
@@ -111,10 +113,12 @@ class ChunkQ8 {
     }
   }
 
-  template <int MR, int NB>
+  template <int MR, int NB, class Fetch>
   [[gnu::always_inline]] static void multiply(I (&acc)[MR][NB], const int8_t* a, int64_t row_stride,
-                                              const uint8_t* const (&b)[NB], int64_t step_stride, int64_t steps) {
+                                              const uint8_t* const (&b)[NB], int64_t step_stride, int64_t steps,
+                                              Fetch ahead) {
     for (int64_t s = 0; s < steps; ++s) {
+      ahead.fetch(s);
       MulQ8::Line line[NB];
 #pragma GCC unroll 16
       for (int j = 0; j < NB; ++j) line[j] = MulQ8::line(b[j] + s * step_stride);
@@ -155,7 +159,14 @@ class ChunkQ8 {
     for (int j = 0; j < NB; ++j) lines[j] = keys_[block + j];
     I acc[2 * MP][NB];
     start<MP, NB>(acc, query_ + query);
-    multiply(acc, queries_ + 2 * query * dim_, dim_, lines, kLanes * kPack, dim_ / kPack);
+    const auto run = [&](auto ahead) {
+      multiply(acc, queries_ + 2 * query * dim_, dim_, lines, kLanes * kPack, dim_ / kPack, ahead);
+    };
+    if (query == 0 && upcoming_) {
+      run(upcoming_.keys<NB>(block));
+    } else {
+      run(Ahead<0>{});
+    }
     for (int m = 0; m < MP; ++m) {
       for (int j = 0; j < NB; ++j) {
         const int inside = (block + j) * kLanes, token = start_token + inside;
@@ -202,7 +213,14 @@ class ChunkQ8 {
     for (int b = first; b < last; ++b) {
       const uint8_t* lines[NB];
       for (int j = 0; j < NB; ++j) lines[j] = values_[b] + (d + j * kLanes) * kPack;
-      multiply(acc, probs_ + 2 * query * kChunk + b * kLanes, kChunk, lines, dim_ * kPack, kLanes / kPack);
+      const auto run = [&](auto ahead) {
+        multiply(acc, probs_ + 2 * query * kChunk + b * kLanes, kChunk, lines, dim_ * kPack, kLanes / kPack, ahead);
+      };
+      if (query == 0 && upcoming_) {
+        run(upcoming_.values<NB>(b, d, dim_));
+      } else {
+        run(Ahead<0>{});
+      }
     }
     for (int m = 0; m < MP; ++m) {
       for (int j = 0; j < NB; ++j) {
@@ -217,6 +235,7 @@ class ChunkQ8 {
   int8_t *queries_, *probs_;  // [queries][2][..] upper and lower halves
   float* scores_;
   uint8_t *staged_keys_, *staged_values_;
+  Upcoming<Pages<PageQ8>> upcoming_;
   Halves query_[kQueries], prob_[kQueries];
   const uint8_t *keys_[kBlocks], *values_[kBlocks];
   float key_scales_[kChunk], value_scales_[kChunk];

@@ -130,7 +130,7 @@ inline void store_i8(int8_t* p, F x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+[[gnu::always_inline]] inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 // acc[lane] += a . b[lane] over one element (float32), two (bf16).
 struct MulF32 {

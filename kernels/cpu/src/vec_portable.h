@@ -115,7 +115,7 @@ inline void store_i8(int8_t* p, const F& x) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(std::nearbyint(x.v[i]));
 }
 
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
+[[gnu::always_inline]] inline void prefetch(const void* p) { __builtin_prefetch(p); }
 
 // acc[lane] += a . b[lane] over one element (float32), two (bf16).
 struct MulF32 {
