@@ -27,6 +27,7 @@ PYTHON: Mapping[str, str] = {
     "openai-2": "with_openai",
     "openai-3": "with_openai",
     "pydantic-ai": "with_pydantic_ai",
+    "vllm": "with_vllm",
 }
 """The module that asks with the client in requirements/NAME.txt."""
 NODE = ("ai-sdk", "openai-npm")
@@ -65,9 +66,12 @@ def install_python(environment: str, names: list[str]) -> Path:
     python = HOME / environment / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", HOME / environment], check=True)
-    wanted = [argument for name in names for argument in ("-r", str(HERE / "requirements" / f"{name}.txt"))]
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *wanted], check=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    wanted = [HERE / "requirements" / f"{name}.txt" for name in names]
+    subprocess.run([*pip, *(text for file in wanted for text in ("-r", str(file)))], check=True)
+    for alone in (file.with_suffix(".no-deps.txt") for file in wanted):
+        if alone.exists():
+            subprocess.run([*pip, "--no-deps", "-r", str(alone)], check=True)
     return python
 
 
