@@ -1,4 +1,4 @@
-"""What is logged, and how: lines for people, or one JSON object a line. Never a prompt or an answer."""
+"""What is logged, and how: lines for people, or a JSON object a line. Prompts on request, answers never."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from app.request_info import RequestInfo
+from engine.tokenizer import Tokenizer
 
 _log = logging.getLogger("radish.request")
 
@@ -45,8 +46,13 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
 
-def log_request(info: RequestInfo) -> None:
-    """Tell of an API request that is over."""
+def log_request(info: RequestInfo, tokenizer: Tokenizer | None = None) -> None:
+    """Tell of an API request that is over.
+
+    Args:
+        tokenizer: given if its prompts are to be told as well, without their special tokens. Decoding long
+            ones takes milliseconds.
+    """
     if not info.path.startswith("/v1/") or not _log.isEnabledFor(logging.INFO):
         return
     seconds = time.monotonic() - info.started
@@ -71,6 +77,9 @@ def log_request(info: RequestInfo) -> None:
             "completion_tokens": usage.completion_tokens,
             "finish_reasons": reasons,
         }
+        if tokenizer is not None:
+            fields["prompts"] = [tokenizer.decode(request.prompt) for request in info.generation.requests]
         told = f", {usage.prompt_tokens} + {usage.completion_tokens} tokens, {'/'.join(map(str, reasons))}"
+        told += "".join(f" {prompt!r}" for prompt in fields.get("prompts", ()))
     status = "gone" if info.status is None else info.status
     _log.info("%s %s %s %.3f s%s", info.method, info.path, status, seconds, told, extra={"fields": fields})

@@ -105,7 +105,7 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
         ],
         middleware=[
             *_cors_middleware(config),
-            Middleware(RequestContext),
+            Middleware(RequestContext, tokenizer=engine.tokenizer if config.log_prompts else None),
             *_key_gate(config),
             *_tracing_middleware(tracing),
         ],

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.logs import formatter
-from tests.app.harness import Served, until
+from tests.app.harness import Served, serving, until
 
 
 class Lines(logging.Handler):
@@ -70,6 +70,15 @@ async def test_a_request_is_one_line(served: Served, lines: Lines) -> None:
     }
     assert "private" not in json.dumps(line)
     assert line["message"].endswith(f"{usage['prompt_tokens']} + 6 tokens, length/length")
+
+
+async def test_prompts_are_logged_when_that_is_asked_for(lines: Lines) -> None:
+    async with serving(log_prompts=True) as served:
+        await served.complete(["first prompt", "second"], max_tokens=1)
+        line = await lines.next()
+    assert line["prompts"] == ["first prompt", "second"]
+    assert line["message"].endswith("/length 'first prompt' 'second'")
+    assert line["request_id"]
 
 
 async def test_a_refusal_has_its_id(served: Served, lines: Lines) -> None:
