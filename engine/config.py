@@ -178,9 +178,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     log_format: Annotated[
         Literal["text", "json"], _Meta(description="json: one object a line, with request ids.")
     ] = "text"
-    log_prompts: Annotated[
-        bool, _Meta(description="Log the prompts of each request.")
-    ] = False
+    log_prompts: Annotated[bool, _Meta(description="Log the prompts of each request.")] = False
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _Meta(description="Least severe message to log.")
     ] = "info"
