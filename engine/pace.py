@@ -6,7 +6,7 @@ machine, the model and the tokens before it, so it is not calculated: the limit 
 
 from __future__ import annotations
 
-_FEWEST = 32
+_FEWEST = 16
 """Tokens: prompts go on whatever steps take."""
 _GROWTH = 1.25
 _WEIGHT = 0.3

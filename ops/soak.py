@@ -90,6 +90,8 @@ class Soak:
     async def abort(self) -> None:
         body = self.body(stream=True, max_tokens=400)
         async with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            if self._refused(response, "abort"):
+                return
             left = random.randrange(6)
             async for _ in response.aiter_lines():
                 left -= 1

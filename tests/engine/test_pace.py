@@ -69,7 +69,7 @@ def test_prompts_go_on_whatever_steps_take() -> None:
     pace = Pace(0.05, 512)
     decode(pace, 0.01)
     steps = flood(pace, 2000, lambda tokens: 0.1 + tokens * 0.0004)
-    assert steps[50] == 0.1 + 32 * 0.0004
+    assert steps[50] == 0.1 + 16 * 0.0004
     assert 0.15 / 1.3 < steps[-1] <= 0.15
 
 
@@ -77,7 +77,7 @@ def test_a_slow_moment_is_forgotten() -> None:
     pace = Pace(0.05, 512)
     decode(pace, 0.005)
     pace.ran(prompt_tokens=512, seconds=3.0)
-    assert pace.prompt_tokens == 32
+    assert pace.prompt_tokens == 16
     flood(pace, 40, lambda tokens: 0.005 + tokens * 1e-5)
     assert pace.prompt_tokens == 512
 
