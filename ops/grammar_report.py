@@ -36,6 +36,7 @@ from tests.grammars.order import as_declared  # noqa: E402
 
 SETS = {
     "probes": None,
+    "real-world-schemas": None,
     "json-schema-test-suite-draft7": "http://json-schema.org/draft-07/schema#",
     "json-schema-test-suite-draft2020-12": "https://json-schema.org/draft/2020-12/schema",
 }
@@ -61,6 +62,9 @@ def read_cases(name: str) -> list[Case]:
             schema = {"$schema": draft, **schema}
         if "tests" in group:
             instances = [(_written(as_declared(t["data"], schema)), t["valid"]) for t in group["tests"]]
+        elif name == "real-world-schemas":
+            instances = [(_written(value), True) for value in group["valid"]]
+            instances += [(_written(value), False) for value in group["invalid"]]
         else:
             texts = [(text, True) for text in group["valid"]] + [(text, False) for text in group["invalid"]]
             instances = texts if group["name"].startswith("ws.") else [(_compact(t), v) for t, v in texts]

@@ -31,6 +31,7 @@ from grammars.regular.ast import (
 )
 
 
+@lru_cache(maxsize=1 << 15)
 def derive(regex: Regex, code_point: int) -> Regex:
     """What may follow `code_point` at the start of a text of the language."""
     match regex:
@@ -65,6 +66,7 @@ def derive_text(regex: Regex, text: str) -> Regex:
     return regex
 
 
+@lru_cache(maxsize=8192)
 def matches(regex: Regex, text: str) -> bool:
     """Whether `text` belongs to the language."""
     return derive_text(regex, text).nullable

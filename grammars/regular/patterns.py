@@ -11,6 +11,7 @@ from grammars.regular.ast import (
     ANYTHING,
     EMPTY,
     NOTHING,
+    Chars,
     Regex,
     alt,
     complement,
@@ -80,7 +81,29 @@ def _follow_times(tree: Times, after: Regex, *, at_start: bool) -> Regex:
         return concat((repeat(inner, tree.low, tree.high), after))
     if (tree.low, tree.high) == (0, 1):
         return alt((after, _follow(tree.inner, after, at_start=at_start)))
-    raise PatternError("an assertion inside a repetition is not supported")
+    if after == ANYTHING and tree.low == 0:
+        return ANYTHING
+    every = _each_char(tree) if after == EMPTY else None
+    if every is None:
+        raise PatternError("an assertion inside a repetition is not supported")
+    return every
+
+
+def _each_char(tree: Times) -> Regex | None:
+    """`(?:(?!inner)c)*` at the end of a text: characters of which none starts what `inner` matches."""
+    parts = tree.inner.parts if isinstance(tree.inner, Seq) else (tree.inner,)
+    *aheads, last = parts
+    if not isinstance(last, Chars):
+        return None
+    bad = []
+    for ahead in aheads:
+        if not isinstance(ahead, Ahead) or _has_start(ahead):
+            return None
+        seen = _follow(ahead.inner, ANYTHING, at_start=False)
+        bad.append(seen if ahead.negative else complement(seen))
+    # Every place at which there is a character left.
+    somewhere = concat((ANYTHING, intersect((alt(bad), concat((ANY_CHAR, ANYTHING))))))
+    return intersect((repeat(last, tree.low, tree.high), complement(somewhere)))
 
 
 def _is_empty_match(tree: Tree) -> bool:

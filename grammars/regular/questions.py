@@ -13,6 +13,10 @@ from grammars.regular.derivative import classes, derive
 
 MAX_STATES = 4000
 _MAX_PROLIFIC_STATES = 200
+_MAX_LISTED_LENGTH = 200
+"""Longer texts are not listed, few or not."""
+_STEPS, _STEPS_A_WORD = 2000, 4
+"""What listing may take, in states."""
 
 
 class TooManyStatesError(Exception):
@@ -92,14 +96,14 @@ def is_empty(regex: Regex) -> bool:
 
 
 def words(regex: Regex, limit: int) -> list[str] | None:
-    """All texts of the language, when there are at most `limit`; else None.
+    """All texts of the language, when there are at most `limit`; else, or where they are long, None.
 
     Raises:
         TooManyStatesError: not decided within the limit on states.
     """
     found: list[str] = []
-    live: dict[Regex, bool] = {}
-    for word in _enumerate(regex, "", frozenset(), live):
+    most = _STEPS + _STEPS_A_WORD * limit
+    for word in _enumerate(regex, "", frozenset(), {}, itertools.islice(itertools.count(), most)):
         if word is None or len(found) == limit:
             return None
         found.append(word)
@@ -107,13 +111,18 @@ def words(regex: Regex, limit: int) -> list[str] | None:
 
 
 def _enumerate(
-    regex: Regex, text: str, path: frozenset[Regex], live: dict[Regex, bool]
+    regex: Regex,
+    text: str,
+    path: frozenset[Regex],
+    live: dict[Regex, bool],
+    steps: Iterator[int],
 ) -> Iterator[str | None]:
-    """The words below a state; None once a loop shows that there is no end of them."""
+    """The words below a state; None once a loop, or how far it goes, shows that they are not few."""
     if len(live) > MAX_STATES:
         raise TooManyStatesError
-    if regex in path:
+    if regex in path or next(steps, None) is None or len(path) == _MAX_LISTED_LENGTH:
         yield None
+        return
     if regex.nullable:
         yield text
     for ranges in classes(regex):
@@ -122,7 +131,7 @@ def _enumerate(
             live[after] = not is_empty(after)
         if live[after]:
             for code_point in itertools.chain.from_iterable(range(low, high + 1) for low, high in ranges):
-                yield from _enumerate(after, text + chr(code_point), path | {regex}, live)
+                yield from _enumerate(after, text + chr(code_point), path | {regex}, live, steps)
 
 
 @lru_cache(maxsize=1024)

@@ -34,7 +34,8 @@ def children(evaluator: Evaluator, schema: Schema, keyword: str) -> list[Formula
 def _all_of(evaluator: Evaluator, schema: Schema) -> Meaning:
     result = m.ANYTHING
     for formula in children(evaluator, schema, "allOf"):
-        result = pruned(evaluator, result & evaluator.meaning(formula))
+        met = evaluator.within(formula, lambda so_far=result: so_far & evaluator.beside(schema, "allOf"))  # type: ignore[misc]
+        result = pruned(evaluator, result & met)
     return result
 
 
@@ -46,16 +47,24 @@ def _any_of(evaluator: Evaluator, schema: Schema) -> Meaning:
 
 
 def _one_of(evaluator: Evaluator, schema: Schema) -> Meaning:
-    """Each branch without what it shares with others; mostly that is nothing, and need not be worked out."""
+    """Each branch without what it shares with others; mostly that is nothing, and need not be worked out.
+
+    What the keywords beside it rule out may be shared.
+    """
     formulas = children(evaluator, schema, "oneOf")
     meanings = [evaluator.meaning(formula) for formula in formulas]
     if not evaluator.options.exclusive_one_of:
         formulas = []
     result = m.NOTHING
+    beside: Meaning | None = None
     for i, meaning in enumerate(meanings):
         alone = meaning
         for j, other in enumerate(formulas):
-            if i != j and not is_empty(alone & meanings[j], evaluator.meaning):
+            if i == j or is_empty(alone & meanings[j], evaluator.meaning):
+                continue
+            if beside is None:
+                beside = evaluator.beside(schema, "oneOf")
+            if not is_empty(alone & meanings[j] & beside, evaluator.meaning):
                 try:
                     alone = pruned(evaluator, alone & evaluator.meaning(neg(other)))
                 except UnenforceableError as error:

@@ -13,6 +13,8 @@ from grammars.schema.formula import TRUE, Formula, of
 from grammars.schema.meaning import Meaning
 from grammars.schema.objects import Objects, Properties
 
+_MAX_HOPS = 16
+
 
 def _arrays(arrays: Arrays) -> Meaning:
     return replace(m.ANYTHING, arrays=(arrays,))
@@ -23,8 +25,13 @@ def _objects(*objects: Objects) -> Meaning:
 
 
 def child(evaluator: Evaluator, schema: Schema, *path: str | int) -> Formula:
-    """The formula of a subschema."""
-    return of(evaluator.document.subschema(schema, *path))
+    """The formula of a subschema; of one that only refers to another, of that."""
+    found = evaluator.document.subschema(schema, *path)
+    for _ in range(_MAX_HOPS):
+        if not isinstance(found, Schema) or list(found.value) != ["$ref"]:
+            break
+        found = evaluator.document.resolve(found, "$ref")
+    return of(found)
 
 
 def items_of(evaluator: Evaluator, schema: Schema) -> Items:

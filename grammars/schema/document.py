@@ -279,12 +279,16 @@ def _parse(text: str) -> Any:
         raise GrammarError(f"the schema is not JSON: {error}") from error
 
 
+class PointedInt(int):
+    """An integer that is written with a point or an exponent, as in 1.0."""
+
+
 def _number(text: str) -> Fraction | int:
     value = Decimal(text)
     if value and abs(value.adjusted()) > _MAX_EXPONENT:
         raise ValueError(f"the number {text} is out of range")
     exact = Fraction(value)
-    return exact.numerator if exact.denominator == 1 else exact
+    return PointedInt(exact) if exact.denominator == 1 else exact
 
 
 def _refuse_constant(text: str) -> Any:

@@ -6,10 +6,10 @@ import json
 from collections import deque
 from fractions import Fraction
 
-from grammars.regular.ast import is_free
+from grammars.regular.ast import Regex, is_free
 from grammars.regular.lark import JSON, JSON_FREE, PLAIN, quote
 from grammars.schema.partial import write
-from grammars.schema.shapes import Element, Key, Multiples, Rule, Sequence, State, Tail, Text
+from grammars.schema.shapes import Element, Key, Multiples, Rule, Sequence, State, Tail
 from grammars.spec import JsonOptions
 
 _GAP = {"compact": "", "flexible": r"(?: |\n {0,32})?"}
@@ -35,6 +35,7 @@ class Emitter:
         }
         self._lines: list[str] = []
         self._terminals: dict[str, str] = {}
+        self._texts: dict[tuple[Regex, bool], str] = {}
         self._rules: dict[int, str] = {}
         self._states: dict[int, str] = {}
         self._pending: deque[Rule] = deque()
@@ -63,10 +64,16 @@ class Emitter:
         return name
 
     def _alternatives(self, rule: Rule) -> list[str]:
-        options = [self.terminal(_text(text)) for text in rule.texts]
+        options = [self._text(text.regex, quoted=text.quoted) for text in rule.texts]
         options += [_multiples(multiples) for multiples in rule.multiples]
         options += [self._sequence(sequence) for sequence in rule.sequences]
         return options
+
+    def _text(self, regex: Regex, *, quoted: bool) -> str:
+        known = self._texts.get((regex, quoted))
+        if known is None:
+            known = self._texts[regex, quoted] = self.terminal(_text(regex, quoted=quoted))
+        return known
 
     def _sequence(self, sequence: Sequence) -> str:
         opening, closing, empty = self._brackets[sequence.is_object]
@@ -142,14 +149,14 @@ def _times(low: int, high: int | None) -> str:
     return f"{{{low},{high}}}"
 
 
-def _text(text: Text) -> str:
-    if not text.quoted:
-        return PLAIN.terminal(text.regex)
+def _text(regex: Regex, *, quoted: bool) -> str:
+    if not quoted:
+        return PLAIN.terminal(regex)
     # Where nothing but the length counts, every escape may be written.
-    writer = JSON_FREE if is_free(text.regex) else JSON
-    if text.regex.pure:
-        return f'/"{writer.pattern(text.regex)}"/'
-    return f'"\\"" ({writer.terminal(text.regex)}) "\\""'
+    writer = JSON_FREE if is_free(regex) else JSON
+    if regex.pure:
+        return f'/"{writer.pattern(regex)}"/'
+    return f'"\\"" ({writer.terminal(regex)}) "\\""'
 
 
 def _multiples(multiples: Multiples) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from grammars.base import GrammarError
 from grammars.regular.questions import TooManyStatesError
 from grammars.schema.arrays import Arrays
+from grammars.schema.errors import UnenforceableError
 from grammars.schema.formula import FALSE, Formula
 from grammars.schema.meaning import Meaning
 from grammars.schema.objects import Objects
@@ -52,6 +53,6 @@ def _impossible(formula: Formula, evaluate: Evaluate, depth: int) -> bool:
         return formula == FALSE
     try:
         return is_empty(evaluate(formula), evaluate, depth - 1)
-    except GrammarError:
+    except (GrammarError, UnenforceableError):
         # Asked too early, of a schema that is being worked out; or one that will be refused later.
         return False

@@ -39,6 +39,8 @@ class Evaluator:
         self._handlers = handlers
         self._known: dict[Formula, Meaning] = {}
         self._open: set[Schema] = set()
+        # Of the schema that is being evaluated, what else its value satisfies for certain.
+        self._around = m.ANYTHING
 
     def meaning(self, formula: Formula) -> Meaning:
         """What a formula allows.
@@ -49,7 +51,12 @@ class Evaluator:
         """
         known = self._known.get(formula)
         if known is None:
-            known = self._known[formula] = self._evaluate(formula)
+            # What is remembered must hold wherever the formula stands.
+            around, self._around = self._around, m.ANYTHING
+            try:
+                known = self._known[formula] = self._evaluate(formula)
+            finally:
+                self._around = around
             if len(self._known) > MAX_MEANINGS:
                 raise GrammarError("grammar too complex: too many different combinations of schemas")
         return known
@@ -75,6 +82,28 @@ class Evaluator:
                     result |= self.meaning(part)
                 return result
 
+    def beside(self, schema: Schema, keyword: str) -> Meaning:
+        """What the other keywords of a schema allow; anything where that cannot be told (yet)."""
+        try:
+            return self._fold(schema, without=keyword) & self._around
+        except GrammarError:
+            return self._around
+
+    def within(self, formula: Formula, around: Callable[[], Meaning]) -> Meaning:
+        """What a formula allows; if that cannot be told in general, then right only within `around`."""
+        try:
+            return self.meaning(formula)
+        except CircularError:
+            raise
+        except GrammarError:
+            if not isinstance(formula, Lit):
+                raise
+        before, self._around = self._around, around()
+        try:
+            return self._schema(formula.schema)
+        finally:
+            self._around = before
+
     def _schema(self, schema: Schema) -> Meaning:
         if schema in self._open:
             raise CircularError("$ref leads back to itself", pointer=schema.pointer, keyword="$ref")
@@ -84,12 +113,12 @@ class Evaluator:
         finally:
             self._open.remove(schema)
 
-    def _fold(self, schema: Schema) -> Meaning:
+    def _fold(self, schema: Schema, *, without: str = "") -> Meaning:
         result = m.ANYTHING
         done: set[Handler] = set()
         for keyword in _relevant(schema):
             handler = self._handlers.get(keyword)
-            if handler is None or handler in done:
+            if handler is None or handler in done or keyword == without:
                 continue
             done.add(handler)
             try:

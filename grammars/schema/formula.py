@@ -58,7 +58,7 @@ def conj(parts: Iterable[Formula]) -> Formula:
     for part in parts:
         for piece in part.parts if isinstance(part, Conj) else (part,):
             flat[piece] = None
-    if FALSE in flat:
+    if FALSE in flat or any(isinstance(piece, Neg) and piece.inner in flat for piece in flat):
         return FALSE
     return next(iter(flat)) if len(flat) == 1 else Conj(tuple(flat))
 

@@ -28,6 +28,10 @@ def _schema_map(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_schema, value.values()))
 
 
+def _object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
 def _count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -76,7 +80,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), (_schemas, "a list of schemas")),
     **dict.fromkeys(
-        ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"),
+        ("dependentSchemas", "patternProperties", "properties"),
         (_schema_map, "an object of schemas"),
     ),
     **dict.fromkeys(
@@ -98,6 +102,8 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
         ("$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveRef", "$ref", "format", "pattern"),
         (_text, "a string"),
     ),
+    # What is not a schema there means nothing until it is referred to.
+    **dict.fromkeys(("$defs", "definitions"), (_object, "an object of schemas")),
     "items": (lambda value: _schema(value) or value == [] or _schemas(value), "a schema, or a list of them"),
     "multipleOf": (_step, "a number above 0"),
     "required": (_names, "a list of property names"),

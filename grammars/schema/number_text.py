@@ -33,7 +33,7 @@ def number_text(numbers: Numbers, options: JsonOptions) -> Regex | None:
     if numbers == Numbers():
         return writer.any_number()
     if numbers.low is not None and numbers.low == numbers.high:
-        return writer.one(numbers.low) if numbers.low in numbers else NOTHING
+        return writer.one(numbers.low, pointed=numbers.pointed) if numbers.low in numbers else NOTHING
     text = writer.between(numbers)
     if numbers.step is not None:
         multiples = multiples_text(numbers.step)
@@ -103,9 +103,11 @@ class _Writer:
             )
         )
 
-    def one(self, value: Fraction) -> Regex:
-        """One number, as it was listed."""
-        tail = self._integer_tail() if value.denominator == 1 else EMPTY
+    def one(self, value: Fraction, *, pointed: bool) -> Regex:
+        """One number; `pointed`: as it was listed, with .0, or without."""
+        tail = EMPTY
+        if value.denominator == 1:
+            tail = repeat(literal(".0"), 0, 1) if pointed else self._integer_tail()
         return concat((literal(plain(value)), tail))
 
     def spellings(self, value: Fraction) -> Regex:
@@ -154,8 +156,12 @@ class _Writer:
             low, low_open = Fraction(0), False
         if low == 0 and not zero:
             low_open = True
-        if high is None or high > self._limit:
-            high, high_open = Fraction(self._limit + 1), True
+        limit = self._limit
+        while low > limit:
+            # The schema asks for more digits than are the most elsewhere.
+            limit = 10 * limit + 9
+        if high is None or high > limit:
+            high, high_open = Fraction(limit + 1), True
         if low > high:
             return NOTHING
         if numbers.whole:
@@ -165,7 +171,7 @@ class _Writer:
         text = self._decimals(low, low_open, high, high_open)
         if numbers.whole is False:
             text = intersect(
-                (text, concat((self._integers(0, self._limit), self._fraction(self._above("", strict=True)))))
+                (text, concat((self._integers(0, limit), self._fraction(self._above("", strict=True)))))
             )
         return text
 

@@ -20,6 +20,7 @@ class Numbers:
         whole: True for integers only, False for all others only, None for both.
         step: every number is a multiple of it; None: no such rule.
         without: single numbers that are outside.
+        pointed: integers may be written with a point, as in 5.0, whatever the options say.
     """
 
     low: Fraction | None = None
@@ -29,6 +30,7 @@ class Numbers:
     whole: bool | None = None
     step: Fraction | None = None
     without: frozenset[Fraction] = frozenset()
+    pointed: bool = False
 
     def __contains__(self, value: Fraction) -> bool:
         return not (
@@ -54,6 +56,7 @@ class Numbers:
             other.whole if self.whole is None else self.whole,
             lcm_step(steps) if steps else None,
             self.without | other.without,
+            self.pointed or other.pointed,
         )
         return None if both._is_empty() else both._settled()
 

@@ -10,7 +10,7 @@ from grammars.regular.ast import length
 from grammars.regular.patterns import full_language, search_language
 from grammars.schema import meaning as m
 from grammars.schema.arrays import Arrays, Items
-from grammars.schema.document import Draft, Schema
+from grammars.schema.document import Draft, PointedInt, Schema
 from grammars.schema.errors import UnenforceableError
 from grammars.schema.evaluate import Evaluator, Handler
 from grammars.schema.formats import format_language
@@ -52,11 +52,11 @@ def _enum(evaluator: Evaluator, schema: Schema) -> Meaning:
 
 def _one_of(values: list[Any], evaluator: Evaluator, schema: Schema) -> Meaning:
     """Exactly these values; arrays and objects part by part."""
-    numbers = (Fraction(value) for value in values if is_number(value))
+    numbers = ((Fraction(value), isinstance(value, PointedInt)) for value in values if is_number(value))
     return Meaning(
         null=any(value is None for value in values),
         booleans=frozenset(value for value in values if isinstance(value, bool)),
-        numbers=tuple(dict.fromkeys(Numbers(low=n, high=n) for n in numbers)),
+        numbers=tuple(dict.fromkeys(Numbers(low=n, high=n, pointed=pointed) for n, pointed in numbers)),
         strings=Strings(tuple(dict.fromkeys(value for value in values if isinstance(value, str)))),
         arrays=tuple(_array(value, evaluator, schema) for value in values if isinstance(value, list)),
         objects=tuple(_object(value, evaluator, schema) for value in values if isinstance(value, dict)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from grammars.regular.ast import ANYTHING, Regex, alt, complement, intersect, literal
 from grammars.regular.derivative import matches
@@ -27,7 +28,7 @@ class Strings:
     @property
     def language(self) -> Regex:
         """The set as a regular language."""
-        return self.regex if self.words is None else alt(map(literal, self.words))
+        return self.regex if self.words is None else _listed(self.words)
 
     @property
     def outer(self) -> Regex:
@@ -64,6 +65,12 @@ class Strings:
     def is_empty(self) -> bool:
         """Whether there are none (TooManyStatesError when that is not decided within the limits)."""
         return not self.words if self.words is not None else is_empty(self.regex)
+
+
+@lru_cache(maxsize=256)
+def _listed(words: tuple[str, ...]) -> Regex:
+    # A long list is often referred to from many places.
+    return alt(map(literal, words))
 
 
 ALL = Strings()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grammars.regular.derivative import matches
-from grammars.regular.questions import is_empty, shortest
+from grammars.regular.questions import shortest
 from grammars.schema.number_text import number_text, plain
 from grammars.schema.numbers import Numbers
 from grammars.schema.shapes import Multiples
@@ -92,7 +92,19 @@ def test_digits_are_bounded_and_no_number_overflows() -> None:
     assert matches(language, "-1.5e307")
     for text in ("1" * 21, "1e308", "0." + "1" * 21):
         assert not matches(language, text)
-    whole = number_text(Numbers(low=Fraction(10**30)), JsonOptions())
-    assert whole is not None
-    assert is_empty(whole)
     assert shortest(language) == "0"
+
+
+@pytest.mark.parametrize("whole", [True, None])
+def test_bounds_with_more_digits_than_numbers_elsewhere_are_exact(whole: bool | None) -> None:
+    least = 10**30
+    large = number_text(Numbers(low=Fraction(least), whole=whole), JsonOptions())
+    small = number_text(Numbers(high=Fraction(-least), high_open=True, whole=whole), JsonOptions())
+    assert large is not None
+    assert small is not None
+    assert matches(large, str(least))
+    assert matches(large, str(9 * least))
+    assert not matches(large, str(least - 1))
+    assert not matches(large, str(10 * least))
+    assert matches(small, str(-least - 1))
+    assert not matches(small, str(-least))

@@ -51,6 +51,9 @@ PATTERNS = [
     "(?:a|b)*?1",
     "^(?<n>a)(?P<m>b)?$",
     "^a|b$|^$",
+    "^((?!ab).)*$",
+    "^x(?:(?!1)(?=[ab])[abx]){1,3}$|b",
+    "((?!a).)*",
     "",
 ]
 
@@ -79,7 +82,7 @@ def test_a_pattern_is_found_where_re_finds_it(pattern: str, text: str) -> None:
         ("(?<=a)b", "lookbehind"),
         ("(?i)a", "not supported"),
         ("a*^b", "may be empty"),
-        ("(a$)*", "inside a repetition"),
+        ("(a$)+", "inside a repetition"),
         (r"\p{Nonsense}", "not known"),
         ("\0", "NUL"),
         ("(" * 200 + ")" * 200, "nested deeper"),
