@@ -24,12 +24,14 @@ from engine.models.spec import ModelSpec
 from engine.native_sampler import NativeSampler
 from engine.runner import Model, ModelRunner
 from engine.sampler import Sampler
+from engine.token_check import check_token_bytes
 from engine.tokenizer import Tokenizer, load_tokenizer
 from grammars.compiler import Compiler
 from grammars.vocab import Vocabulary
 from kernels.cpu.build import is_built, supported_isas
 from kernels.cpu.errors import NativeUnavailableError
 from kernels.cpu.runtime import Runtime
+from kernels.quantize import CODES
 
 _log = logging.getLogger("radish.load")
 
@@ -69,7 +71,7 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
             replace(loaded, spec=spec), num_pages=num_pages, page_size=config.page_size, kv_dtype=kv_dtype
         )
     else:
-        kv = KVCache.allocate(spec, num_pages, config.page_size, dtype, device)
+        kv = KVCache.allocate(spec, num_pages, config.page_size, kv_dtype, device)
         model = Decoder(spec, loaded.weights, kv)
     # Last, because it starts a process that nobody would end if something above failed.
     compiler = _compiler(config, tokenizer, loaded.spec.vocab_size)
@@ -142,8 +144,8 @@ def _chosen_device(config: Config) -> torch.device:
 def _dtype(config: Config, device: torch.device) -> torch.dtype:
     if config.quantize != "none" and device.type != "cpu":
         raise ConfigError(f"quantize: {config.quantize} runs on a CPU only")
-    if config.kv_dtype != "auto" and device.type != "cpu":
-        raise ConfigError(f"kv_dtype: {config.kv_dtype} runs on a CPU only")
+    if config.kv_dtype == "fp8" and device.type == "cpu":
+        raise ConfigError("kv_dtype: fp8 runs on a GPU only; int8 takes as little memory")
     if config.dtype == "auto":
         fast = device.type == "cuda" or "avx512" in supported_isas()
         return torch.bfloat16 if fast and config.quantize == "none" else torch.float32
@@ -151,8 +153,8 @@ def _dtype(config: Config, device: torch.device) -> torch.dtype:
 
 
 def _kv_dtype(config: Config, dtype: torch.dtype) -> torch.dtype:
-    if config.kv_dtype == "int8":
-        return torch.int8
+    if config.kv_dtype in CODES:
+        return CODES[config.kv_dtype]
     return torch.bfloat16 if config.kv_dtype == "bfloat16" or config.quantize != "none" else dtype
 
 
@@ -171,6 +173,7 @@ def _num_pages(config: Config, spec: ModelSpec, dtype: torch.dtype, device: torc
 
 
 def _compiler(config: Config, tokenizer: Tokenizer, vocab_size: int) -> Compiler:
+    check_token_bytes(tokenizer)
     vocabulary = Vocabulary(
         token_bytes=tokenizer.token_bytes,
         eos_ids=tokenizer.eos_ids,

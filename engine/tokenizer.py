@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tokenizers
 
 from engine.models.errors import ModelError
@@ -64,6 +64,11 @@ class Tokenizer:
         text = b"".join(self.bytes_of(token_id) for token_id in ids).decode(errors="replace")
         return text.removeprefix(" ") if self.strips_leading_space else text
 
+    def decode_by_library(self, batch: list[list[int]]) -> list[str]:
+        """The texts of lists of ids, as the `tokenizers` library has them."""
+        texts: list[str] = self._literal.decode_batch(batch, skip_special_tokens=True)
+        return texts
+
     def bytes_of(self, token_id: int, *, skip_special: bool = True) -> bytes:
         """The bytes `token_id` adds to a text; b"" beyond the vocabulary (logits may be wider)."""
         if not skip_special and token_id in self._special_bytes:
@@ -95,8 +100,9 @@ def _special_pattern(added: list[dict[str, Any]]) -> re.Pattern[str]:
 
 def _backends(definition: TokenizerDefinition) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer]:
     """One tokenizer that parses the text of special tokens, and one that takes it literally."""
-    text = json.dumps({"version": "1.0", **definition.json, "truncation": None, "padding": None})
+    whole = {"version": "1.0", **definition.json, "truncation": None, "padding": None}
     try:
+        text = msgspec.json.encode(whole).decode()
         parsing = tokenizers.Tokenizer.from_str(text)
         literal = tokenizers.Tokenizer.from_str(text)
     except Exception as error:
