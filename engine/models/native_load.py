@@ -76,7 +76,9 @@ def load_native(
     if image is not None:
         note = msgspec.json.decode(image.note, type=_Note)
         return NativeModel(spec=note.spec, runtime=runtime, image=image, kv_format=Format(note.kv_format))
-    spec, weights = load_matrices(path, dtype=dtype, progress=progress)
+    # What a file has as plain numbers is not quantised where its own blocks are served.
+    plain = torch.bfloat16 if quantize == "gguf" else dtype
+    spec, weights = load_matrices(path, dtype=plain, progress=progress)
     model = lay_down(spec, weights, runtime, dtype=dtype, quantize=quantize, progress=progress)
     cache.write_in_background(model.image)
     return model

@@ -104,15 +104,15 @@ void tile_blocks(const Context& c, const Op& op, int64_t row, const char* weight
   finish(c, op, acc, row, column);
 }
 
-// Calls function.template operator()<MR>() for MR = rows, 1 <= rows <= Most.
-template <int Most, class Function>
+// Calls function.template operator()<MR>() for MR = rows, kLeast <= rows <= kMost.
+template <int kMost, int kLeast = 1, class Function>
 [[gnu::always_inline]] inline void with_rows(int rows, Function function) {
-  if constexpr (Most == 1) {
-    function.template operator()<1>();
-  } else if (rows == Most) {
-    function.template operator()<Most>();
+  if constexpr (kLeast == kMost) {
+    function.template operator()<kLeast>();
+  } else if (rows == kMost) {
+    function.template operator()<kMost>();
   } else {
-    with_rows<Most - 1>(rows, function);
+    with_rows<kMost - 1, kLeast>(rows, function);
   }
 }
 
@@ -120,26 +120,25 @@ constexpr int64_t kNear = 4096;  // bytes that weights are fetched ahead of thei
 
 // All rows of a product in tiles of nearly equal height. `run.template operator()<MR>(first row, what to
 // fetch)` computes one. The first reads the weights from memory, those after it find them in the cache.
-template <int kRows, int kLines, class Run>
+template <class Tiles, int G, class Run>
 [[gnu::always_inline]] inline void for_tiles(int64_t rows, const char* weights, Run run) {
-  const int64_t tiles = (rows + kRows - 1) / kRows;
+  const int64_t tiles = (rows + Tiles::kShape.rows - 1) / Tiles::kShape.rows;
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t begin = rows * i / tiles, end = rows * (i + 1) / tiles;
-    with_rows<kRows>(static_cast<int>(end - begin), [&]<int MR>() {
-      if (i == 0) {
-        run.template operator()<MR>(begin, Ahead<kLines>{weights + kNear});
-      } else {
+    with_rows<Tiles::kShape.rows, Tiles::kLeast>(static_cast<int>(end - begin), [&]<int MR>() {
+      if (Tiles::kAlone || i == 0) {
+        run.template operator()<MR>(begin, Ahead<Tiles::kLines * G>{weights + kNear});
+      } else if constexpr (!Tiles::kAlone) {
         run.template operator()<MR>(begin, Ahead<0>{});
       }
     });
   }
 }
 
-// Computes tiles of a product, and says how large they may be and how many cache lines of a panel one
-// step reads.
-template <class Mul, TileShape kMost>
+// Computes tiles of a product, and says how large they may be, how small they get, whether one takes all
+// rows, and how many cache lines of a panel a step reads.
+template <class Mul>
 struct FloatTiles {
-  static constexpr TileShape kShape = kMost;
   static constexpr int kLines = 2;
   template <int MR, int G, class Fetch>
   static void run(const Context& c, const Op& op, int64_t row, const char* weights, int64_t column, Fetch ahead) {
@@ -147,9 +146,26 @@ struct FloatTiles {
   }
 };
 
+template <class Mul>
+struct TallTiles : FloatTiles<Mul> {
+  static constexpr TileShape kShape = kTall;
+  static constexpr int kLeast = 1;
+  static constexpr bool kAlone = true;
+};
+
+template <class Mul>
+struct WideTiles : FloatTiles<Mul> {
+  static constexpr TileShape kShape = kWide;
+  static constexpr int kFewest = kTall.rows + 1;  // rows it is used for
+  static constexpr int kLeast = kFewest / ((kFewest + kShape.rows - 1) / kShape.rows);
+  static constexpr bool kAlone = false;
+};
+
 template <class W>
 struct BlockTiles {
   static constexpr TileShape kShape = kBlocked;
+  static constexpr int kLeast = 1;
+  static constexpr bool kAlone = false;
   static constexpr int kLines = W::kScales / (kBlock / 4) / 64;
   template <int MR, int G, class Fetch>
   static void run(const Context& c, const Op& op, int64_t row, const char* weights, int64_t column, Fetch ahead) {
@@ -165,7 +181,7 @@ void linear(const Context& c, const Op& op, int thread) {
   const int64_t bytes = panel_bytes(op.src_format, op.k);
   const auto panels = [&]<int G>(int64_t panel) {
     const char* weights = static_cast<const char*>(op.weight) + panel * bytes;
-    for_tiles<Tiles::kShape.rows, Tiles::kLines * G>(c.rows(op), weights, [&]<int MR>(int64_t row, auto ahead) {
+    for_tiles<Tiles, G>(c.rows(op), weights, [&]<int MR>(int64_t row, auto ahead) {
       Tiles::template run<MR, G>(c, op, row, weights, panel * kPanel, ahead);
     });
   };
@@ -177,9 +193,9 @@ void linear(const Context& c, const Op& op, int thread) {
 template <class Mul>
 void linear_float(const Context& c, const Op& op, int thread) {
   if (c.rows(op) <= kTall.rows) {
-    linear<FloatTiles<Mul, kTall>>(c, op, thread);
+    linear<TallTiles<Mul>>(c, op, thread);
   } else {
-    linear<FloatTiles<Mul, kWide>>(c, op, thread);
+    linear<WideTiles<Mul>>(c, op, thread);
   }
 }
 
