@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels import reference
-from kernels.paged import PagedRows
+from kernels.paged import PagedCache, PagedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Operations:
     """Norm and turn queries and keys, store keys and values: arguments of `reference_rotate_and_write`.
     The queries given may be overwritten."""
     silu_mul: Callable[[Tensor, Tensor], Tensor]
-    paged_attention: Callable[[Tensor, Tensor, Tensor, Any, int | None], Tensor]
+    paged_attention: Callable[[Tensor, PagedCache, Any, int | None], Tensor]
 
 
 def reference_rows(
@@ -63,7 +63,7 @@ def reference_rotate_and_write(
     projected: tuple[Tensor, Tensor, Tensor],
     angles: tuple[Tensor, Tensor],
     norms: tuple[Tensor, Tensor, float] | None,
-    pages: tuple[Tensor, Tensor],
+    cache: PagedCache,
     rows: PagedRows,
 ) -> Tensor:
     """Between projections and attention.
@@ -72,7 +72,7 @@ def reference_rotate_and_write(
         projected: queries [T, num_heads, head_dim], keys and values [T, kv_heads, head_dim].
         angles: cosines and sines, float32 [T, rotary_dim / 2].
         norms: weights [head_dim] of the norms of query and key heads, and epsilon; None: no such norms.
-        pages: of keys and of values, [num_pages, page_size, kv_heads, head_dim].
+        cache: the layer's pages, which take the keys and values at the rows' slots.
 
     Returns:
         The queries.
@@ -82,8 +82,7 @@ def reference_rotate_and_write(
         query_weight, key_weight, eps = norms
         query = reference.rms_norm(query, query_weight, eps)
         key = reference.rms_norm(key, key_weight, eps)
-    reference.kv_write(reference.rotate(key, *angles), pages[0], rows)
-    reference.kv_write(value, pages[1], rows)
+    reference.kv_write(reference.rotate(key, *angles), value, cache, rows)
     return reference.rotate(query, *angles)
 
 

@@ -9,6 +9,8 @@ from kernels.paged import PagedCache
 
 INT8_MAX = 127.0
 E4M3_MAX = 448.0
+CODES = {"int8": torch.int8, "fp8": torch.uint8}
+"""What codes of an 8-bit format are kept in."""
 
 
 def quantize_rows(x: Tensor, kind: str) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.paged import PagedRows
+from kernels.paged import PagedCache, PagedRows
+from kernels.quantize import dequantize_rows, quantize_rows
 
 _MAX_SCORES: Final = 1 << 20
 """Attention scores held at once; bounds memory whatever the context, and 4 MiB stays in cache."""
@@ -47,20 +48,25 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
-def kv_write(new: Tensor, pages: Tensor, rows: PagedRows) -> None:
-    """Store keys or values `new` [T, kv_heads, head_dim] in `pages` [num_pages, page_size, kv_heads,
-    head_dim] at the tokens' slots."""
-    pages.flatten(0, 1).index_copy_(0, rows.slots, new)
+def kv_write(keys: Tensor, values: Tensor, cache: PagedCache, rows: PagedRows) -> None:
+    """Store new keys and values, [T, kv_heads, head_dim] each, at the tokens' slots of the cache."""
+    for new, pages, scales in (
+        (keys, cache.keys, cache.key_scales),
+        (values, cache.values, cache.value_scales),
+    ):
+        stored = new
+        if scales is not None:
+            stored, stored_scales = quantize_rows(new, "int8" if pages.dtype == torch.int8 else "fp8")
+            scales.flatten(0, 1).index_copy_(0, rows.slots, stored_scales)
+        pages.flatten(0, 1).index_copy_(0, rows.slots, stored)
 
 
-def paged_attention(
-    query: Tensor, key_pages: Tensor, value_pages: Tensor, rows: PagedRows, window: int | None
-) -> Tensor:
+def paged_attention(query: Tensor, cache: PagedCache, rows: PagedRows, window: int | None) -> Tensor:
     """Causal softmax attention of packed queries over paged keys and values.
 
     Args:
         query: [T, num_heads, head_dim]; head h reads KV head h // (num_heads / kv_heads).
-        key_pages, value_pages: [num_pages, page_size, kv_heads, head_dim]; this step's are written.
+        cache: a layer's keys and values; this step's are written.
         window: tokens each query sees, itself included; None: all before it.
 
     Returns:
@@ -69,19 +75,15 @@ def paged_attention(
     output = torch.empty_like(query)
     for row, context in enumerate(rows.context_lens):
         start, stop = rows.query_starts[row], rows.query_starts[row + 1]
-        output[start:stop] = _attend(
-            query[start:stop], (key_pages, value_pages), rows.page_table[row], context, window
-        )
+        output[start:stop] = _attend(query[start:stop], cache, rows.page_table[row], context, window)
     return output
 
 
-def _attend(
-    query: Tensor, kv_pages: tuple[Tensor, Tensor], page_ids: Tensor, context: int, window: int | None
-) -> Tensor:
+def _attend(query: Tensor, cache: PagedCache, page_ids: Tensor, context: int, window: int | None) -> Tensor:
     """One row, by blocks of keys; the results of blocks are weighted by the sums of their exponentials,
     kept as logarithms (arXiv:2112.05682)."""
     count, num_heads, head_dim = query.shape
-    _, page_size, kv_heads, _ = kv_pages[0].shape
+    page_size, kv_heads = cache.page_size, cache.num_heads
     group = num_heads // kv_heads
     positions = range(context - count, context)
     # [kv_heads, group * count, head_dim]: one matrix product a KV head serves its whole group.
@@ -93,7 +95,8 @@ def _attend(
     for start in range(oldest // page_size * page_size, context, block):
         seen = range(start, min(start + block, context))
         blocks = page_ids[start // page_size : -(-seen.stop // page_size)]
-        keys, values = (_gather(pages, blocks, len(seen)) for pages in kv_pages)
+        keys = _gather(cache.keys, cache.key_scales, blocks, len(seen))
+        values = _gather(cache.values, cache.value_scales, blocks, len(seen))
         scores = torch.bmm(scaled, keys.transpose(1, 2))
         if seen.stop - 1 > positions.start or (window is not None and start < context - window):
             hidden = _hidden(positions, seen, window, query.device)
@@ -110,9 +113,12 @@ def _attend(
     return attended.permute(2, 0, 1, 3).reshape(count, num_heads, head_dim).to(query.dtype)
 
 
-def _gather(pages: Tensor, page_ids: Tensor, count: int) -> Tensor:
+def _gather(pages: Tensor, scales: Tensor | None, page_ids: Tensor, count: int) -> Tensor:
     """The first `count` tokens of the given pages: float32 [kv_heads, count, head_dim]."""
-    return pages.index_select(0, page_ids).flatten(0, 1)[:count].transpose(0, 1).float()
+    chosen = pages.index_select(0, page_ids).flatten(0, 1)[:count].transpose(0, 1)
+    if scales is None:
+        return chosen.float()
+    return dequantize_rows(chosen, scales.index_select(0, page_ids).flatten(0, 1)[:count].transpose(0, 1))
 
 
 def _hidden(queries: range, keys: range, window: int | None, device: torch.device) -> Tensor:

@@ -73,9 +73,9 @@ class Decoder:
         norms = None
         if layer.q_norm is not None and layer.k_norm is not None:
             norms = (layer.q_norm, layer.k_norm, spec.rms_eps)
-        pages = self._kv.keys[index], self._kv.values[index]
-        query = ops.rotate_and_write((query, key, value), angles, norms, pages, rows)
-        attended = ops.paged_attention(query, *pages, rows, spec.sliding_window[index])
+        cache = self._kv.layers[index]
+        query = ops.rotate_and_write((query, key, value), angles, norms, cache, rows)
+        attended = ops.paged_attention(query, cache, rows, spec.sliding_window[index])
         return F.linear(attended.flatten(1), layer.o, layer.o_bias)
 
     def _mlp(self, layer: LayerWeights, x: Tensor) -> Tensor:

@@ -61,21 +61,17 @@ def rotate_and_write(
     projected: tuple[Tensor, Tensor, Tensor],
     angles: tuple[Tensor, Tensor],
     norms: tuple[Tensor, Tensor, float] | None,
-    pages: tuple[Tensor, Tensor],
+    cache: PagedCache,
     rows: StepRows,
 ) -> Tensor:
     """The queries given, normed and turned in place."""
     query = projected[0]
-    cache = PagedCache(*pages)
     kv_write.rotate_and_write(projected, angles, cache, rows.plan(query, cache).slots, norms)
     return query
 
 
-def paged_attention(
-    query: Tensor, key_pages: Tensor, value_pages: Tensor, rows: StepRows, window: int | None
-) -> Tensor:
+def paged_attention(query: Tensor, cache: PagedCache, rows: StepRows, window: int | None) -> Tensor:
     """Rows of few tokens are decoded, the others prefilled."""
-    cache = PagedCache(key_pages, value_pages)
     plan = rows.plan(query, cache)
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     decode_attention(query, cache, plan, output, window=window)

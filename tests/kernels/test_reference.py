@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from kernels import reference
 from kernels.dispatch import operations
-from kernels.paged import PagedRows
+from kernels.paged import PagedCache, PagedRows
 from tests.kernels.largest_tensor import LargestTensor
 
 Float64 = npt.NDArray[np.float64]
@@ -76,10 +76,13 @@ def test_kv_write_touches_its_slots_only() -> None:
         page_table=torch.zeros((1, 1), dtype=torch.int64),
         slots=torch.tensor([7, 0, 11]),
     )
-    reference.kv_write(new, pages, rows)
-    expected = np.full((12, 2, 5), 9.0, np.float32)
-    expected[[7, 0, 11]] = new.numpy()
-    np.testing.assert_array_equal(pages.numpy(), expected.reshape(4, 3, 2, 5))
+    other = normal(3, 2, 5, seed=1)
+    cache = PagedCache(pages, pages.clone())
+    reference.kv_write(new, other, cache, rows)
+    for stored, source in ((cache.keys, new), (cache.values, other)):
+        expected = np.full((12, 2, 5), 9.0, np.float32)
+        expected[[7, 0, 11]] = source.numpy()
+        np.testing.assert_array_equal(stored.numpy(), expected.reshape(4, 3, 2, 5))
 
 
 class PagedProblem:
@@ -114,6 +117,7 @@ class PagedProblem:
                 page = int(table[row, at // page_size])
                 self.key_pages[page, at % page_size] = self.keys[row][at]
                 self.value_pages[page, at % page_size] = self.values[row][at]
+        self.cache = PagedCache(self.key_pages, self.value_pages)
         self.rows = PagedRows(
             query_starts=np.cumsum([0, *(count for count, _ in rows)]).tolist(),
             context_lens=[context for _, context in rows],
@@ -122,7 +126,7 @@ class PagedProblem:
         )
 
     def solve(self, window: int | None = None) -> Tensor:
-        return reference.paged_attention(self.query, self.key_pages, self.value_pages, self.rows, window)
+        return reference.paged_attention(self.query, self.cache, self.rows, window)
 
     def expected(self, window: int | None = None) -> Float64:
         answers = []
@@ -209,9 +213,7 @@ def test_row_is_bitwise_the_same_whatever_shares_its_batch() -> None:
             page_table=rows.page_table[row : row + 1],
             slots=rows.slots[start:stop],
         )
-        result = reference.paged_attention(
-            problem.query[start:stop], problem.key_pages, problem.value_pages, alone, None
-        )
+        result = reference.paged_attention(problem.query[start:stop], problem.cache, alone, None)
         assert torch.equal(result, together[start:stop])
 
 

@@ -29,12 +29,20 @@ class PagedSequences:
         num_pages: int,
         page_size: int,
         dtype: torch.dtype = torch.float32,
+        device: torch.device = CPU,
         seed: int = 0,
     ) -> None:
-        kv = KVCache.allocate(model.spec, num_pages, page_size, dtype, CPU)
-        for pages in (*kv.keys, *kv.values):
-            pages.fill_(torch.nan)  # what is read before it is written must show
+        """
+        Args:
+            dtype: of the pages.
+            device: that of the model's weights.
+        """
+        kv = KVCache.allocate(model.spec, num_pages, page_size, dtype, device)
+        for layer in kv.layers:  # what is read before it is written must show
+            for pages in (layer.keys, layer.values):
+                pages.fill_(torch.nan if dtype.is_floating_point else 120)
         self.decoder: Model = Decoder(model.spec, model.weights, kv)
+        self._device = device
         self._page_size = page_size
         self._free = list(range(num_pages))
         random.Random(seed).shuffle(self._free)
@@ -46,7 +54,7 @@ class PagedSequences:
     ) -> Tensor:
         """Append new tokens to sequences, by key; logits after the last token of each, or every token."""
         batch = self._batch(chunks, logits_of)
-        return self.decoder.forward(batch, torch.from_numpy(batch.token_ids))
+        return self.decoder.forward(batch, torch.from_numpy(batch.token_ids).to(self._device))
 
     def hidden_states(self, chunks: dict[int, list[int]]) -> Tensor:
         """Append new tokens; float32 [sequences, hidden] of the last token of each, after the final norm."""

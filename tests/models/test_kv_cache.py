@@ -33,14 +33,18 @@ SPEC = ModelSpec(
 )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.uint8])
 def test_shapes_and_size(dtype: torch.dtype) -> None:
     kv = KVCache.allocate(SPEC, 10, 16, dtype, CPU)
-    arrays = (*kv.keys, *kv.values)
+    arrays = [pages for layer in kv.layers for pages in (layer.keys, layer.values)]
     assert [tuple(each.shape) for each in arrays] == [(10, 16, 2, 32)] * 6
     assert {each.dtype for each in arrays} == {dtype}
     assert len({each.data_ptr() for each in arrays}) == 6
-    assert sum(each.nbytes for each in arrays) == 10 * KVCache.bytes_per_page(SPEC, 16, dtype)
+    scales = [
+        each for layer in kv.layers for each in (layer.key_scales, layer.value_scales) if each is not None
+    ]
+    assert [tuple(each.shape) for each in scales] == [(10, 16, 2)] * (6 if dtype.itemsize == 1 else 0)
+    assert sum(each.nbytes for each in (*arrays, *scales)) == 10 * KVCache.bytes_per_page(SPEC, 16, dtype)
 
 
 def resident() -> int:
@@ -64,5 +68,5 @@ def grow() -> None:
     num_pages = (512 << 20) // KVCache.bytes_per_page(SPEC, 16, torch.float32)
     kv = KVCache.allocate(SPEC, num_pages, 16, torch.float32, CPU)
     allocated = resident() - before
-    kv.keys[0].zero_()
+    kv.layers[0].keys.zero_()
     sys.stdout.write(f"{allocated} {resident() - before}")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from engine.config import Config
 from engine.engine import Engine
@@ -16,8 +14,6 @@ from engine.gpu_sampler import GpuSampler
 from engine.models import decoder
 from engine.models.decoder import Decoder
 from engine.models.kv_cache import KVCache
-from engine.models.spec import ModelSpec
-from engine.models.weights import LayerWeights, Weights
 from engine.request import Request
 from engine.runner import ModelRunner
 from engine.sampler import Sampler
@@ -27,58 +23,7 @@ from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
 from kernels.dispatch import operations
 from tests.fakes import VOCAB_SIZE, assert_quiet, byte_tokenizer, collect, generate_request
-
-SPEC = ModelSpec(
-    architecture="qwen3",
-    name="random",
-    num_layers=2,
-    hidden_size=48,
-    num_heads=6,
-    num_kv_heads=2,
-    head_dim=16,
-    intermediate_size=64,
-    vocab_size=VOCAB_SIZE,
-    max_position=4096,
-    rms_eps=1e-6,
-    rope_theta=10_000.0,
-    rotary_dim=16,
-    tie_embeddings=False,
-    sliding_window=(None, 24),
-)
-
-
-def random_weights(device: torch.device) -> Weights:
-    generator = torch.Generator("cpu").manual_seed(0)
-
-    def standard(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, device="cpu").to(device)
-
-    def normal(*shape: int) -> Tensor:
-        return standard(*shape) * (2 / math.sqrt(shape[-1]))
-
-    def gain(width: int) -> Tensor:
-        return 1 + 0.2 * standard(width)
-
-    embed, head = standard(2, VOCAB_SIZE, SPEC.hidden_size)
-    queries, hidden = SPEC.num_heads * SPEC.head_dim, SPEC.hidden_size
-    keys, inner = SPEC.num_kv_heads * SPEC.head_dim, SPEC.intermediate_size
-    layers = [
-        LayerWeights(
-            input_norm=gain(hidden),
-            q=normal(queries, hidden),
-            k=normal(keys, hidden),
-            v=normal(keys, hidden),
-            o=normal(hidden, queries),
-            post_norm=gain(hidden),
-            gate=normal(inner, hidden),
-            up=normal(inner, hidden),
-            down=normal(hidden, inner),
-            q_norm=gain(SPEC.head_dim),
-            k_norm=gain(SPEC.head_dim),
-        )
-        for _ in range(SPEC.num_layers)
-    ]
-    return Weights(embed=embed, layers=tuple(layers), norm=gain(hidden), lm_head=head * 0.5)
+from tests.kernels.triton.numerics.random_model import SPEC, random_weights
 
 
 def random_engine(sampler: Sampler, device: torch.device) -> Engine:
