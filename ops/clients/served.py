@@ -56,6 +56,10 @@ class Server:
         """A greedy chat completion as it came."""
         return self.post("/v1/chat/completions", temperature=0, **fields)
 
+    def vectors(self, texts: list[str]) -> list[list[float]]:
+        """The embeddings of texts."""
+        return [entry["embedding"] for entry in self.post("/v1/embeddings", input=texts)["data"]]
+
     def metric(self, name: str, **labels: str) -> float:
         """Sum of a metric's samples that have these labels."""
         lines = re.findall(rf"(?m)^{re.escape(name)}(?:\{{(.*)\}})? (\S+)$", self._read("/metrics", None))
@@ -72,6 +76,12 @@ class Server:
 def same(got: object, wanted: object) -> None:
     """Check that a client got what the server says without it."""
     assert got == wanted, f"got {got!r} where plain HTTP says {wanted!r}"
+
+
+def near(got: Iterable[Iterable[float]], wanted: Iterable[Iterable[float]]) -> None:
+    """Check that a client got the vectors that come without it, whatever they were packed in."""
+    for one, other in zip(got, wanted, strict=True):
+        assert all(abs(a - b) < 1e-6 for a, b in zip(one, other, strict=True))
 
 
 def joined(pieces: Iterable[str | None], wanted: str) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import openai
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from langchain_openai import ChatOpenAI, OpenAI
+from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 
 from ops.clients.city import City
-from ops.clients.served import DESCRIBE, QUESTION, TOKENS, Server, joined, prove, refused, same
+from ops.clients.served import DESCRIBE, QUESTION, TOKENS, Server, joined, near, prove, refused, same
 
 NAMED = {"type": "function", "function": {"name": "City"}}
 
@@ -90,10 +90,22 @@ def completions(server: Server) -> None:
     joined(llm.stream(prompt), text)
 
 
+def embeddings(server: Server) -> None:
+    texts = ["Radishes are red.", QUESTION]
+    model = OpenAIEmbeddings(
+        base_url=server.openai_url,
+        api_key="none",
+        model=server.model,
+        check_embedding_ctx_length=False,  # or it sends the ids of another model's tokenizer
+    )
+    near(model.embed_documents(texts), server.vectors(texts))
+    near([model.embed_query(QUESTION)], server.vectors([QUESTION]))
+
+
 def errors(server: Server) -> None:
     error = refused(openai.BadRequestError, lambda: connect(server).bind(top_p=7).invoke(QUESTION))
     same(error.param, "top_p")
 
 
 if __name__ == "__main__":
-    prove("langchain-openai", invoke, stream, structured_output, tools, completions, errors)
+    prove("langchain-openai", invoke, stream, structured_output, tools, completions, embeddings, errors)

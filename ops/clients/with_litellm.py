@@ -12,7 +12,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or importing it asks a se
 import litellm
 
 from ops.clients.city import City
-from ops.clients.served import DESCRIBE, QUESTION, TOKENS, Server, joined, prove, refused, same
+from ops.clients.served import DESCRIBE, QUESTION, TOKENS, Server, joined, near, prove, refused, same
 
 PROVIDERS = ("openai", "hosted_vllm")
 TOOL = {
@@ -94,7 +94,16 @@ def text_completion(server: Server) -> None:
     same(answer.choices[0].logprobs.token_logprobs, plain["choices"][0]["logprobs"]["token_logprobs"])
 
 
-def anthropic_messages(server: Server) -> None:
+def embedding(server: Server) -> None:
+    texts = ["Radishes are red.", QUESTION]
+    for provider in PROVIDERS:
+        answer = litellm.embedding(
+            model=f"{provider}/{server.model}", api_base=server.openai_url, api_key="none", input=texts
+        )
+        near((entry["embedding"] for entry in answer.data), server.vectors(texts))
+
+
+def messages(server: Server) -> None:
     answer = litellm.completion(
         model=f"anthropic/{server.model}",
         api_base=server.url,
@@ -115,4 +124,14 @@ def errors(server: Server) -> None:
 
 if __name__ == "__main__":
     litellm.suppress_debug_info = True
-    prove("litellm", completion, stream, tools, json_schema, text_completion, anthropic_messages, errors)
+    prove(
+        "litellm",
+        completion,
+        stream,
+        tools,
+        json_schema,
+        text_completion,
+        embedding,
+        messages,
+        errors,
+    )

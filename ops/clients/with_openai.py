@@ -11,7 +11,7 @@ import openai
 from openai.types.chat import ChatCompletionMessageParam
 
 from ops.clients.city import City
-from ops.clients.served import DESCRIBE, QUESTION, TOKENS, Server, joined, prove, refused, same
+from ops.clients.served import DESCRIBE, QUESTION, TOKENS, Server, joined, near, prove, refused, same
 
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": QUESTION}]
 DESCRIBED: list[ChatCompletionMessageParam] = [{"role": "user", "content": DESCRIBE}]
@@ -199,6 +199,17 @@ def responses(server: Server) -> None:
     same(follow.output_text, then["choices"][0]["message"]["content"])
 
 
+def embeddings(server: Server) -> None:
+    texts = ["Radishes are red.", QUESTION]
+    plain = server.vectors(texts)
+    client = connect(server)
+    packed = client.embeddings.create(model=server.model, input=texts)
+    near((entry.embedding for entry in packed.data), plain)
+    listed = client.embeddings.create(model=server.model, input=texts, encoding_format="float")
+    near((entry.embedding for entry in listed.data), plain)
+    same(packed.usage.total_tokens, packed.usage.prompt_tokens)
+
+
 def errors(server: Server) -> None:
     def ask(**options: Any) -> object:
         return connect(server).chat.completions.create(messages=MESSAGES, **options)
@@ -212,4 +223,4 @@ def errors(server: Server) -> None:
 
 
 if __name__ == "__main__":
-    prove("openai", chat, stream, asynchronous, parse, tools, completions, responses, errors)
+    prove("openai", chat, stream, asynchronous, parse, tools, completions, responses, embeddings, errors)

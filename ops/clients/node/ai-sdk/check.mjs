@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { APICallError, Output, generateObject, generateText, streamObject, streamText, tool } from "ai";
+import { APICallError, Output, embedMany, generateObject, generateText, streamObject, streamText, tool } from "ai";
 import { z } from "zod";
 import { DESCRIBE, QUESTION, TOKENS, joined, prove } from "../served.mjs";
 
@@ -17,16 +17,27 @@ globalThis.AI_SDK_LOG_WARNINGS = false; // that generateObject is deprecated: it
 
 const GREEDY = { temperature: 0, maxOutputTokens: TOKENS, maxRetries: 0 };
 
+function providers(server) {
+  return {
+    openai: createOpenAI({ baseURL: server.openaiUrl, apiKey: "none" }),
+    compatible: createOpenAICompatible({
+      name: "served",
+      baseURL: server.openaiUrl,
+      includeUsage: true,
+      supportsStructuredOutputs: true,
+    }),
+  };
+}
+
 /** A model of each provider: chat and responses of OpenAI's, chat of the compatible one's. */
 function models(server) {
-  const openai = createOpenAI({ baseURL: server.openaiUrl, apiKey: "none" });
-  const compatible = createOpenAICompatible({
-    name: "served",
-    baseURL: server.openaiUrl,
-    includeUsage: true,
-    supportsStructuredOutputs: true,
-  });
+  const { openai, compatible } = providers(server);
   return [openai.chat(server.model), openai.responses(server.model), compatible(server.model)];
+}
+
+function embeddingModels(server) {
+  const { openai, compatible } = providers(server);
+  return [openai.embeddingModel(server.model), compatible.embeddingModel(server.model)];
 }
 
 async function text(server) {
@@ -75,6 +86,19 @@ async function tools(server) {
   }
 }
 
+async function embeddings(server) {
+  const values = ["Radishes are red.", QUESTION];
+  const plain = await server.post("/v1/embeddings", { input: values, temperature: undefined, max_tokens: undefined });
+  for (const model of embeddingModels(server)) {
+    const answer = await embedMany({ model, values, maxRetries: 0 });
+    answer.embeddings.forEach((vector, i) => {
+      const wanted = plain.data[i].embedding;
+      assert.equal(vector.length, wanted.length);
+      assert.ok(vector.every((value, at) => Math.abs(value - wanted[at]) < 1e-6));
+    });
+  }
+}
+
 async function errors(server) {
   for (const model of models(server)) {
     await assert.rejects(
@@ -87,5 +111,5 @@ async function errors(server) {
 await prove(
   new URL(import.meta.url),
   ["ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible"],
-  { text, stream, object, tools, errors },
+  { text, stream, object, tools, embeddings, errors },
 );
