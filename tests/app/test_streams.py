@@ -92,6 +92,18 @@ async def test_a_plain_stream_has_neither(kept: Served) -> None:
     assert len(kept.state.streams) == 0
 
 
+async def test_openais_client_reads_it_as_any_stream(kept: Served) -> None:
+    async with kept.openai() as client:
+        stream = await client.completions.create(
+            model="fake",
+            prompt="abc",
+            max_tokens=6,
+            stream=True,
+            extra_body={"stream_options": {"resumable": True}},
+        )
+        assert "".join([chunk.choices[0].text async for chunk in stream]) == expected_text("abc", 6)
+
+
 async def lose(served: Served, client: RawClient, body: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     """Begin a stream, take three events, and break the connection; gives the stream's id."""
     client.post("completions", {"model": "fake", **body, **RESUMABLE})
