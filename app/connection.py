@@ -5,12 +5,15 @@ receive timeout   from a request's first byte (or the connection's beginning) to
 write timeout     for the client to take what was written: one who stopped reading is dropped, which its
                   request learns as a disconnect, so its pages are free at once
 head size         bytes of request line and headers
+
+A response may ask in its scope, by calling `HANG_UP`, that the connection closes after it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -18,6 +21,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from engine.config import Config
 
 _log = logging.getLogger("radish.app")
+
+HANG_UP = "radish.hang_up"
 
 _MAX_HEAD = 64 * 1024
 _HEAD_TOO_LARGE = (
@@ -66,6 +71,8 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._await_more()
         super().on_headers_complete()
+        # Not read off the connection later: by then it may have begun to read another request.
+        self.scope[HANG_UP] = partial(setattr, self.cycle, "keep_alive", False)  # type: ignore[literal-required]  # of ours
 
     def on_message_complete(self) -> None:
         self._head_size = 0

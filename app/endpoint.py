@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.bodies import read_body
 from app.caller import read_deadlines
+from app.connection import HANG_UP
 from app.disconnect import run_while_connected
 from app.errors import ApiError, server_error
 from app.generation import Generation
@@ -72,7 +73,8 @@ class GenerateEndpoint:
         with generation:
             if exchange.stream:
                 async with EventStream(send, heartbeat_s=state.config.heartbeat) as events:
-                    await _tell(exchange, events)
+                    if not await _tell(exchange, events):
+                        request.scope[HANG_UP]()
                 return
             whole = exchange.reply.whole(await whole_updates(generation), generation.usage())
             await json_response(whole)(request.scope, request.receive, send)
@@ -97,11 +99,12 @@ class _Sink(Protocol):
     async def write(self, *events: bytes) -> None: ...
 
 
-async def _tell(exchange: Exchange, sink: _Sink) -> None:
-    """The whole answer as events; a failure is told by one event at the end."""
-    wire = exchange.wire
+async def _tell(exchange: Exchange, sink: _Sink) -> bool:
+    """Tell the whole answer as events; a failure by one event at the end, and by False."""
+    wire, is_whole = exchange.wire, False
     try:
         await _tell_chunks(exchange, sink)
+        is_whole = True
     except ApiError as error:
         await sink.write(wire.failure(error))
     except Exception:  # noqa: BLE001  it is logged, and the client has to be told
@@ -109,6 +112,7 @@ async def _tell(exchange: Exchange, sink: _Sink) -> None:
         await sink.write(wire.failure(server_error("Internal error.")))
     if wire.done:
         await sink.write(wire.done)
+    return is_whole
 
 
 async def _tell_chunks(exchange: Exchange, sink: _Sink) -> None:

@@ -39,7 +39,7 @@ class Stream:
     """While nobody reads."""
 
 
-Record = Callable[[Recording], Awaitable[None]]
+Record = Callable[[Recording], Awaitable[object]]
 """Writes all events of an answer."""
 
 

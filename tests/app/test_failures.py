@@ -41,6 +41,18 @@ async def test_a_failure_in_a_stream_is_one_event_before_the_end(served: Served)
     assert text == bytes(hashed_tokens(b"fine", 30)).decode()
 
 
+async def test_the_connection_is_closed_after_it(served: Served) -> None:
+    """A06: as a client that knows no error events has to notice, too."""
+    served.runner.script = fails_when_doomed
+    async with raw_client(served) as client:
+        client.post("completions", {"model": "fake", "prompt": "fine", "stream": True, "max_tokens": 2})
+        await client.reader.readuntil(b"[DONE]\n\n\r\n0\r\n\r\n")
+        client.post("chat/completions", chat_body(seed=DOOMED, stream=True, max_tokens=30))
+        rest = await client.reader.read()
+    assert rest.count(b'"error"') == 1
+    assert rest.endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
+
+
 async def test_the_official_client_raises_on_it(served: Served) -> None:
     """A06"""
     served.runner.script = fails_when_doomed
