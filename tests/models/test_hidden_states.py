@@ -45,7 +45,7 @@ def test_they_are_those_of_transformers(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("isa", supported_isas())
 @pytest.mark.parametrize(
     ("dtype", "quantize", "least"),
-    [(torch.float32, None, 0.999999), (torch.bfloat16, None, 0.999), (torch.float32, "int8", 0.999)],
+    [(torch.float32, None, 0.999999), (torch.bfloat16, None, 0.999), (torch.float32, "int8", 0.997)],
 )
 @pytest.mark.parametrize("width", [64, 72])
 def test_every_instruction_set_and_format_stays_close(
