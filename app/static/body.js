@@ -6,32 +6,31 @@ import { currentKey } from "./events.js";
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed",
   "repetition_penalty", "presence_penalty", "frequency_penalty"];
 
-/** JSON in a text area; undefined if it is empty or not JSON. */
+/** The JSON in a text area; an Error for people where it is none. */
 export function jsonIn(id) {
   try {
     return JSON.parse($(id).value);
-  } catch {
-    return undefined;
+  } catch (error) {
+    throw new Error(`Not JSON: ${error.message}`, { cause: error });
   }
 }
 
-/** The body of the chat request that asks `messages` with everything that is set. */
-export function requestBody(model, messages) {
+/** The body of the chat request that asks `messages` with everything that is set; an Error where an editor holds no JSON. */
+export function requestBody(messages) {
   const system = $("system").value.trim();
+  const model = $("model").textContent;
   const body = { model, messages: system ? [{ role: "system", content: system }, ...messages] : [...messages], stream: true };
   for (const name of NUMBERS) {
-    const field = $(name);
-    if (field.value !== "" && field.checkValidity()) body[name] = Number(field.value);
+    if ($(name).value !== "") body[name] = Number($(name).value);
   }
   if ($("stop_at").value) body.stop = [$("stop_at").value];
-  const tools = jsonIn("tools");
-  if (Array.isArray(tools) && tools.length) {
-    body.tools = tools;
+  if ($("tools").value.trim()) {
+    body.tools = jsonIn("tools");
     body.tool_choice = $("tool_choice").value;
   }
   if ($("format").value === "json_object") body.response_format = { type: "json_object" };
   if ($("format").value === "json_schema") {
-    body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema: jsonIn("schema") ?? {} } };
+    body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema: jsonIn("schema") } };
   }
   if ($("probabilities").checked) Object.assign(body, { logprobs: true, top_logprobs: 5 });
   body.stream_options = { include_usage: true };

@@ -8,6 +8,7 @@ export class RateChart {
   #points = [];
 
   draw({ picture }) {
+    if (this.#points.at(-1)?.at > picture.now) this.#points = []; // another machine's clock
     if (picture.rates && this.#points.at(-1)?.at !== picture.now) {
       this.#points.push({ at: picture.now, value: picture.rates.generation_tokens });
     }

@@ -57,7 +57,7 @@ function editor(id, check) {
   const run = async () => {
     const mine = ++newest;
     show(id, { state: "off", text: "Checking…" });
-    const verdict = await check();
+    const verdict = await check().catch((error) => ({ state: "bad", text: error.message }));
     if (mine === newest) show(id, verdict);
   };
   $(id).addEventListener("input", () => {
@@ -73,9 +73,7 @@ function show(id, { state, text }) {
 }
 
 async function checkSchema() {
-  const schema = parse("schema");
-  if (schema.error) return { state: "bad", text: schema.error };
-  return (await refusal(schema.value)) ?? { state: "good", text: "Valid; answers will fit it." };
+  return (await refusal(jsonIn("schema"))) ?? { state: "good", text: "Valid; answers will fit it." };
 }
 
 async function checkTools() {
@@ -83,12 +81,11 @@ async function checkTools() {
     $("tools-note").textContent = "none";
     return { state: "off", text: "No tools." };
   }
-  const tools = parse("tools");
-  const list = jsonIn("tools");
-  $("tools-note").textContent = Array.isArray(list) ? plural(list.length, "tool") : "not usable";
-  if (tools.error) return { state: "bad", text: tools.error };
-  if (!Array.isArray(tools.value)) return { state: "bad", text: "It has to be an array." };
-  for (const [index, tool] of tools.value.entries()) {
+  $("tools-note").textContent = "not usable";
+  const tools = jsonIn("tools");
+  if (!Array.isArray(tools) || !tools.length) return { state: "bad", text: "It has to be an array of tools." };
+  $("tools-note").textContent = plural(tools.length, "tool");
+  for (const [index, tool] of tools.entries()) {
     const name = tool?.function?.name;
     if (tool?.type !== "function" || !name) {
       return { state: "bad", text: `Tool ${index + 1} needs type "function" and a function with a name.` };
@@ -96,23 +93,11 @@ async function checkTools() {
     const refused = await refusal(tool.function.parameters ?? {});
     if (refused) return { ...refused, text: `${name}: ${refused.text}` };
   }
-  return { state: "good", text: `Valid; calls of ${tools.value.map((tool) => tool.function.name).join(", ")} will fit.` };
-}
-
-function parse(id) {
-  try {
-    return { value: JSON.parse($(id).value) };
-  } catch (error) {
-    return { error: `Not JSON: ${error.message}` };
-  }
+  return { state: "good", text: `Valid; calls of ${tools.map((tool) => tool.function.name).join(", ")} will fit.` };
 }
 
 /** What the server has against a schema; undefined if it can enforce it. */
 async function refusal(schema) {
-  try {
-    const verdict = await (await postJson("/page/schema", { schema })).json();
-    return verdict.refusal === null ? undefined : { state: "bad", text: verdict.refusal };
-  } catch (error) {
-    return { state: "bad", text: error.message };
-  }
+  const verdict = await (await postJson("/page/schema", { schema })).json();
+  return verdict.refusal === null ? undefined : { state: "bad", text: verdict.refusal };
 }

@@ -10,7 +10,8 @@ import { Waterfall } from "./waterfall.js";
 const PERIOD_S = 0.25;
 const RETRY_MS = 1500;
 
-export function startLive() {
+/** `connected` is awaited whenever the feed is there anew; where it fails, so has the connection. */
+export function startLive(connected) {
   const pictures = [new RateChart(), new StepsChart(), new PageMap(), new TreePicture(), new Waterfall()];
   let last;
   const draw = (frame) => {
@@ -23,11 +24,14 @@ export function startLive() {
   };
   window.addEventListener("resize", redraw);
   new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
-  follow(draw, () => pictures.forEach((picture) => picture.reset?.()));
+  follow(draw, async () => {
+    await connected();
+    pictures.forEach((picture) => picture.reset?.());
+  });
 }
 
 /** Read the feed for ever; a page that nobody sees does not ask for it. */
-async function follow(draw, reset) {
+async function follow(draw, connected) {
   for (;;) {
     if (document.hidden) await once(document, "visibilitychange");
     const stopper = new AbortController();
@@ -35,8 +39,8 @@ async function follow(draw, reset) {
     document.addEventListener("visibilitychange", stop);
     try {
       const response = await request(`/live?period=${PERIOD_S}`, { signal: stopper.signal });
+      await connected();
       show("on", "connected");
-      reset();
       for await (const data of eventData(response)) draw(JSON.parse(data));
       show("off", "server stopped");
     } catch (error) {

@@ -52,14 +52,13 @@ function startTabs() {
   select(tabs[0].tab);
 }
 
-async function start() {
-  startTheme();
-  startTabs();
-  startLive();
+/** At each connection, as the server may have been started anew with another model. */
+async function nameModel() {
   const models = await (await request("/v1/models")).json();
-  const model = models.data[0].id;
-  $("model").textContent = model;
-  startPlayground(model);
+  $("model").textContent = models.data[0].id;
 }
 
-start();
+startTheme();
+startTabs();
+startPlayground();
+startLive(nameModel);

@@ -12,8 +12,8 @@ const EXAMPLES = [
   "Write a haiku about a garden in spring.",
 ];
 
-export function startPlayground(model) {
-  const chat = new Chat(model);
+export function startPlayground() {
+  const chat = new Chat();
   startEditors();
   explainTokens($("conversation"));
   for (const text of EXAMPLES) {
@@ -38,8 +38,7 @@ export function startPlayground(model) {
 }
 
 class Chat {
-  constructor(model) {
-    this.model = model;
+  constructor() {
     this.messages = [];
     this.welcome = $("conversation").firstElementChild;
   }
@@ -59,14 +58,16 @@ class Chat {
     if (!text || this.running) return;
     $("prompt").value = "";
     this.welcome.remove();
+    const { messages } = this; // clear() begins another conversation, even while this answer comes
     const question = { role: "user", content: text };
-    this.messages.push(question);
+    messages.push(question);
     $("conversation").append(el("div", { className: "message user" }, text));
     const answer = new Answer();
+    $("conversation").scrollTop = $("conversation").scrollHeight;
     this.running = new AbortController();
     this.#showRunning(true);
     try {
-      await answer.read(await postJson("/v1/chat/completions", requestBody(this.model, this.messages), this.running.signal));
+      await answer.read(await postJson("/v1/chat/completions", requestBody(messages), this.running.signal));
     } catch (error) {
       if (error.name === "AbortError") answer.end("stopped");
       else answer.end(error.message, true);
@@ -74,8 +75,8 @@ class Chat {
     this.running = undefined;
     const waits = [$("stop"), document.body].includes(document.activeElement);
     this.#showRunning(false);
-    if (answer.text) this.messages.push({ role: "assistant", content: answer.text });
-    else this.messages.splice(this.messages.indexOf(question), 1);
+    if (answer.text) messages.push({ role: "assistant", content: answer.text });
+    else messages.splice(messages.indexOf(question), 1);
     if (waits) $("prompt").focus(); // whoever went elsewhere meanwhile is left there
   }
 
@@ -96,7 +97,6 @@ class Answer {
     this.content = el("span");
     this.node = el("div", { className: "message assistant", tabIndex: 0, "aria-busy": "true" }, this.content);
     $("conversation").append(this.node);
-    this.#scroll();
   }
 
   async read(response) {
@@ -122,8 +122,11 @@ class Answer {
   }
 
   #add({ delta, logprobs }) {
+    if (delta.reasoning_content) {
+      this.thought ??= this.node.insertBefore(el("span", { className: "thought" }), this.content);
+      this.thought.append(delta.reasoning_content);
+    }
     if (delta.content) {
-      this.firstToken ??= performance.now();
       this.text += delta.content;
       appendTokens(this.content, delta.content, logprobs?.content ?? []);
     }
@@ -156,8 +159,11 @@ function startSnippet(chat) {
   const show = () => {
     if (!$("request").open) return;
     const asked = $("prompt").value.trim() || "Tell me a joke about radishes.";
-    const body = requestBody(chat.model, [...chat.messages, { role: "user", content: asked }]);
-    $("snippet").textContent = write(body);
+    try {
+      $("snippet").textContent = write(requestBody([...chat.messages, { role: "user", content: asked }]));
+    } catch (error) {
+      $("snippet").textContent = error.message;
+    }
   };
   const choose = (writer) => {
     write = writer;
