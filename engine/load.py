@@ -72,7 +72,7 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
         )
     else:
         kv = KVCache.allocate(spec, num_pages, config.page_size, kv_dtype, device)
-        model = Decoder(spec, loaded.weights, kv)
+        model = _replayed(Decoder(spec, loaded.weights, kv), config.max_running, progress)
     # Last, because it starts a process that nobody would end if something above failed.
     compiler = _compiler(config, tokenizer, loaded.spec.vocab_size)
     compiler.warm_up()
@@ -114,6 +114,21 @@ def _native(
     torch.set_num_threads(1)
     _log.info("native step runtime: %s, %d threads", runtime.isa, threads)
     return model
+
+
+def _replayed(decoder: Decoder, max_running: int, progress: Callable[[str, float], None]) -> Model:
+    """The decoder, on a GPU with graphs of its decode steps."""
+    if decoder.device.type == "cpu":
+        return decoder
+    # Imports Triton, which a CPU does without.
+    from engine.models.graphs import MOST_ROWS, CudaCapture, GraphedDecoder  # noqa: PLC0415
+
+    return GraphedDecoder(
+        decoder,
+        max_rows=min(max_running, MOST_ROWS),
+        capture=CudaCapture(),
+        progress=lambda done: progress("Capturing decode steps", done),
+    )
 
 
 def _sampler(vocab_size: int, device: torch.device, native: NativeModel | None) -> Sampler:

@@ -18,20 +18,22 @@ from engine.models.rope import rotary_angles, rotary_frequencies
 from engine.models.spec import ModelSpec
 from engine.models.weights import LayerWeights, Weights
 from kernels.dispatch import operations
+from kernels.transfer import to_device
 
 
 class Decoder:
     """A model and its KV pages. Weights and pages share one device; one step runs at a time."""
 
     def __init__(self, spec: ModelSpec, weights: Weights, kv: KVCache) -> None:
-        self._spec = spec
+        self.spec = spec
         self.hidden_size = spec.hidden_size
         self._weights = weights
-        self._kv = kv
-        self._device = weights.embed.device
-        self._ops = operations(self._device)
+        self.kv = kv
+        self.device = weights.embed.device
+        self.dtype = weights.embed.dtype
+        self._ops = operations(self.device)
         frequencies, self._attention_factor = rotary_frequencies(spec)
-        self._frequencies = frequencies.to(self._device)
+        self._frequencies = frequencies.to(self.device)
 
     @torch.inference_mode()
     def forward(self, batch: Batch, token_ids: Tensor, hidden: Tensor | None = None) -> Tensor:
@@ -46,11 +48,25 @@ class Decoder:
             float32 logits [S + Q, vocab] of `batch.logit_rows`.
         """
         rows = self._ops.rows(
-            batch.query_starts, batch.context_lens, batch.page_table, batch.kv_slots, self._device
+            batch.query_starts, batch.context_lens, batch.page_table, batch.kv_slots, self.device
         )
-        positions = torch.from_numpy(batch.positions).to(self._device)
+        normed = self.compute(token_ids, to_device(batch.positions, self.device), rows)
+        if hidden is not None:
+            hidden.copy_(normed.index_select(0, to_device(batch.embed_rows, self.device)))
+        return self.head(normed.index_select(0, to_device(batch.logit_rows, self.device))).float()
+
+    def compute(self, token_ids: Tensor, positions: Tensor, rows: Any) -> Tensor:
+        """All layers: launches that depend on nothing but these arguments, weights and pages.
+
+        Args:
+            token_ids, positions: integers [T].
+            rows: what the operations' `rows` gave.
+
+        Returns:
+            [T, hidden] after the final norm.
+        """
         angles = rotary_angles(self._frequencies, self._attention_factor, positions)
-        add_norm, eps = self._ops.add_rms_norm, self._spec.rms_eps
+        add_norm, eps = self._ops.add_rms_norm, self.spec.rms_eps
         x, residual = None, F.embedding(token_ids, self._weights.embed)
         for index, layer in enumerate(self._weights.layers):
             normed, residual = add_norm(x, residual, layer.input_norm, eps)
@@ -58,22 +74,23 @@ class Decoder:
             normed, residual = add_norm(x, residual, layer.post_norm, eps)
             x = self._mlp(layer, normed)
         normed, _ = add_norm(x, residual, self._weights.norm, eps)
-        if hidden is not None:
-            hidden.copy_(normed.index_select(0, torch.from_numpy(batch.embed_rows).to(self._device)))
-        sampling = normed.index_select(0, torch.from_numpy(batch.logit_rows).to(self._device))
-        return F.linear(sampling, self._weights.lm_head).float()
+        return normed
+
+    def head(self, normed: Tensor) -> Tensor:
+        """Logits [..., vocab], in the type of the weights, of what `compute` gave."""
+        return F.linear(normed, self._weights.lm_head)
 
     def _attention(
         self, index: int, layer: LayerWeights, x: Tensor, angles: tuple[Tensor, Tensor], rows: Any
     ) -> Tensor:
-        spec, ops = self._spec, self._ops
+        spec, ops = self.spec, self._ops
         query = F.linear(x, layer.q, layer.q_bias).view(-1, spec.num_heads, spec.head_dim)
         key = F.linear(x, layer.k, layer.k_bias).view(-1, spec.num_kv_heads, spec.head_dim)
         value = F.linear(x, layer.v, layer.v_bias).view(-1, spec.num_kv_heads, spec.head_dim)
         norms = None
         if layer.q_norm is not None and layer.k_norm is not None:
             norms = (layer.q_norm, layer.k_norm, spec.rms_eps)
-        cache = self._kv.layers[index]
+        cache = self.kv.layers[index]
         query = ops.rotate_and_write((query, key, value), angles, norms, cache, rows)
         attended = ops.paged_attention(query, cache, rows, spec.sliding_window[index])
         return F.linear(attended.flatten(1), layer.o, layer.o_bias)

@@ -23,10 +23,11 @@ from kernels.gpu.tiles import AttentionTiles
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Arrays = dict[str, npt.NDArray[np.integer[Any]]]
 
 MOST_DECODE_TOKENS: Final = 8
 """New tokens of a row that is decoded: one, or a short draft to be verified."""
-_ALIGNMENT: Final = 16
+ALIGNMENT: Final = 16
 """Entries: 64 bytes, so that every array is aligned alike and kernels are specialised once."""
 
 
@@ -75,6 +76,37 @@ def plan_attention(
     """Plan a step.
 
     Args:
+        query_starts, context_lens, page_table, slots, page_size, group, tiles, share_from: of `plan_arrays`.
+    """
+    arrays = plan_arrays(
+        query_starts=query_starts,
+        context_lens=context_lens,
+        page_table=page_table,
+        slots=slots,
+        page_size=page_size,
+        group=group,
+        tiles=tiles,
+        share_from=share_from,
+    )
+    num_parts = int(arrays["part_starts"][-1])
+    arrays["page_table"] = _padded_table(page_table)
+    return AttentionPlan(tiles=tiles, num_parts=num_parts, **_upload(arrays, device))
+
+
+def plan_arrays(
+    *,
+    query_starts: Int32,
+    context_lens: Int32,
+    page_table: Int32,
+    slots: Int64,
+    page_size: int,
+    group: int,
+    tiles: AttentionTiles,
+    share_from: int = 4,
+) -> Arrays:
+    """A step's work lists on the host: all arrays of an `AttentionPlan` but its page table.
+
+    Args:
         query_starts, context_lens, page_table, slots: as in `engine.batch`. Equal ids in one column of the
             page table stand for equal pages in all columns before it, as they do when pages belong to
             nodes of a radix tree.
@@ -94,22 +126,19 @@ def plan_attention(
     heads = 1 << (group - 1).bit_length()
     narrow, wide = (max(1, tile.block_m // heads) for tile in (tiles.narrow, tiles.wide))
     members, narrow_items, wide_items = items.lists(narrow, wide)
-    part_starts = np.cumsum(starts, dtype=np.int32)
     first_positions = context_lens - counts
-    arrays: dict[str, npt.NDArray[np.integer[Any]]] = {
-        "page_table": _padded_table(page_table),
+    return {
         "query_starts": query_starts,
         "context_lens": context_lens,
         "positions": _ranges(first_positions, counts),
         "slots": slots,
         "decode_tokens": decoded,
-        "part_starts": part_starts,
+        "part_starts": np.cumsum(starts, dtype=np.int32),
         "members": members,
         "narrow_items": narrow_items,
         "wide_items": wide_items,
         "prefill_tiles": _prefill_tiles(counts, context_lens, max(1, tiles.prefill.block_m // heads)),
     }
-    return AttentionPlan(tiles=tiles, num_parts=int(part_starts[-1]), **_upload(arrays, device))
 
 
 class _Items:
@@ -176,12 +205,12 @@ def _ranges(starts: npt.NDArray[np.integer[Any]], counts: npt.NDArray[np.integer
 
 def _padded_table(page_table: Int32) -> Int32:
     """Rows at a multiple of 64 bytes."""
-    return np.pad(page_table, ((0, 0), (0, -page_table.shape[1] % _ALIGNMENT)))
+    return np.pad(page_table, ((0, 0), (0, -page_table.shape[1] % ALIGNMENT)))
 
 
-def _upload(arrays: dict[str, npt.NDArray[np.integer[Any]]], device: torch.device) -> dict[str, Tensor]:
+def _upload(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     """All arrays as int32 through one buffer, so that a step pays for one copy."""
-    sizes = [array.size + -array.size % _ALIGNMENT for array in arrays.values()]
+    sizes = [array.size + -array.size % ALIGNMENT for array in arrays.values()]
     offsets = np.cumsum([0, *sizes])
     buffer = torch.empty(int(offsets[-1]), dtype=torch.int32, pin_memory=device.type == "cuda")
     host = buffer.numpy()

@@ -12,10 +12,11 @@ from kernels.gpu.activation import silu_mul
 from kernels.gpu.attention_decode import decode_attention
 from kernels.gpu.attention_plan import AttentionPlan, plan_attention
 from kernels.gpu.attention_prefill import prefill_attention
-from kernels.gpu.tiles import architecture, attention_tiles
+from kernels.gpu.static_rows import StaticRows
+from kernels.gpu.tiles import AttentionTiles, architecture, attention_tiles
 from kernels.paged import PagedCache
 
-__all__ = ["StepRows", "add_rms_norm", "paged_attention", "rotate_and_write", "silu_mul"]
+__all__ = ["StepRows", "add_rms_norm", "paged_attention", "rotate_and_write", "silu_mul", "static_rows"]
 
 
 class StepRows:
@@ -44,12 +45,30 @@ class StepRows:
                 slots=slots,
                 page_size=cache.page_size,
                 group=query.shape[1] // cache.num_heads,
-                tiles=attention_tiles(
-                    architecture(self._device), query.shape[2], query.dtype, cache.keys.dtype
-                ),
+                tiles=tiles_for(cache, query.dtype),
                 device=self._device,
             )
         return self._plan
+
+
+def tiles_for(cache: PagedCache, dtype: torch.dtype) -> AttentionTiles:
+    """The tiles for queries of `dtype` over this cache."""
+    device, head_dim = cache.keys.device, cache.keys.shape[3]
+    return attention_tiles(architecture(device), head_dim, dtype, cache.keys.dtype)
+
+
+def static_rows(
+    cache: PagedCache, dtype: torch.dtype, *, num_heads: int, capacity: int, parts: int, table: Tensor
+) -> StaticRows:
+    """Rows for graphs over `cache`, of `num_heads` query heads of `dtype`; the others are of `StaticRows`."""
+    return StaticRows(
+        capacity=capacity,
+        parts=parts,
+        table=table,
+        page_size=cache.page_size,
+        group=num_heads // cache.num_heads,
+        tiles=tiles_for(cache, dtype),
+    )
 
 
 def add_rms_norm(x: Tensor | None, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -62,7 +81,7 @@ def rotate_and_write(
     angles: tuple[Tensor, Tensor],
     norms: tuple[Tensor, Tensor, float] | None,
     cache: PagedCache,
-    rows: StepRows,
+    rows: StepRows | StaticRows,
 ) -> Tensor:
     """The queries given, normed and turned in place."""
     query = projected[0]
@@ -70,7 +89,9 @@ def rotate_and_write(
     return query
 
 
-def paged_attention(query: Tensor, cache: PagedCache, rows: StepRows, window: int | None) -> Tensor:
+def paged_attention(
+    query: Tensor, cache: PagedCache, rows: StepRows | StaticRows, window: int | None
+) -> Tensor:
     """Rows of few tokens are decoded, the others prefilled."""
     plan = rows.plan(query, cache)
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)

@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.batch import Batch
 from engine.models.decoder import Decoder
+from engine.models.graphs import MOST_ROWS, CudaCapture, GraphedDecoder
 from engine.models.kv_cache import KVCache
 from engine.models.spec import ModelSpec
 from engine.models.weights import LayerWeights, Weights
@@ -72,7 +73,7 @@ def random_model(shape: Shape, dtype: torch.dtype) -> Any:
 
 
 def decoder_of(model: Any, shape: Shape, num_pages: int) -> Decoder:
-    """Our decoder on a model's own tensors."""
+    """Our decoder on a model's own tensors, kernel by kernel."""
     state = model.state_dict()
     names = {
         "input_norm": "input_layernorm",
@@ -117,6 +118,11 @@ def decoder_of(model: Any, shape: Shape, num_pages: int) -> Decoder:
     return Decoder(spec, weights, KVCache.allocate(spec, num_pages, PAGE, weights.embed.dtype, DEVICE))
 
 
+def graphed(decoder: Decoder, max_rows: int) -> GraphedDecoder:
+    """The decoder as the engine has it."""
+    return GraphedDecoder(decoder, max_rows=max_rows, capture=CudaCapture(), progress=lambda _done: None)
+
+
 def batch_of(counts: list[int], contexts: list[int], table: np.ndarray) -> Batch:
     """The last `counts` tokens of rows of these contexts."""
     starts = np.concatenate(([0], np.cumsum(counts)))
@@ -148,7 +154,7 @@ def agreement(shape: Shape, dtype: torch.dtype) -> Agreement:
     ]
     width = -(-(max(lengths) + count) // PAGE)
     table = np.random.default_rng(0).permutation(len(prompts) * width).reshape(len(prompts), width)
-    decoder = decoder_of(model, shape, table.size)
+    decoder = graphed(decoder_of(model, shape, table.size), len(prompts))
     logits = decoder.forward(batch_of(lengths, lengths, table), torch.cat(prompts))
     with torch.inference_mode():
         exact = torch.cat([model(prompt[None]).logits[:, -1].float() for prompt in prompts])
@@ -168,13 +174,16 @@ def agreement(shape: Shape, dtype: torch.dtype) -> Agreement:
     return Agreement(shape.name, str(dtype).replace("torch.", ""), difference, f"{equal} of {len(lengths)}")
 
 
-def step_times(shape: Shape, context: int = 1024) -> Iterator[tuple[int, float]]:
-    """Batch size, and microseconds of one decode step from host arrays to logits."""
+def step_times(shape: Shape, context: int = 1024) -> Iterator[tuple[int, float, float]]:
+    """Batch size, and microseconds of one decode step from host arrays to logits: as a graph, and kernel by
+    kernel."""
     model = random_model(shape, torch.bfloat16)
     width = -(-context // PAGE)
     decoder = decoder_of(model, shape, 256 * width)
+    replayed = graphed(decoder, MOST_ROWS)
     for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
         table = np.random.default_rng(0).permutation(size * width).reshape(size, width)
         batch = batch_of([1] * size, [context] * size, table)
         ids = torch.zeros(size, dtype=torch.int64, device=DEVICE)
-        yield size, eager_us(partial(decoder.forward, batch, ids))
+        times = [eager_us(partial(each.forward, batch, ids)) for each in (replayed, decoder)]
+        yield size, times[0], times[1]
