@@ -35,7 +35,8 @@ async def engine() -> AsyncIterator[Engine]:
 @pytest.fixture(scope="module")
 async def small() -> AsyncIterator[Engine]:
     """One whose pool holds a few of the questions at a time."""
-    config = Config(dtype="float32", kv_memory=8, max_batch_tokens=64)
+    # Without an aim for steps, what is preempted does not depend on how long they take.
+    config = Config(dtype="float32", kv_memory=8, max_batch_tokens=64, step_aim=0)
     engine = load_engine(config, lambda stage, fraction: None)
     await engine.start()
     yield engine
