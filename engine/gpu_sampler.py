@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from engine.batch import Masks, SampleRow
@@ -14,6 +13,7 @@ from kernels.gpu.logprobs import logprobs
 from kernels.gpu.mask import apply_mask
 from kernels.gpu.penalties import Adjustments, adjust
 from kernels.gpu.sampling import SamplingRows, sample
+from kernels.transfer import to_device
 
 _SEED_MASK = (1 << 64) - 1
 
@@ -33,14 +33,14 @@ class GpuSampler(Sampler):
         scales = np.array(
             [(p.repetition_penalty, p.presence_penalty, p.frequency_penalty) for p in params], np.float32
         ).T.copy()
-        repetitions, presences, frequencies = torch.from_numpy(scales).to(logits.device)
+        repetitions, presences, frequencies = to_device(scales, logits.device)
         adjust(
             logits,
             Adjustments(
-                starts=torch.from_numpy(starts).to(logits.device),
-                tokens=torch.from_numpy(tokens.astype(np.int32)).to(logits.device),
-                counts=torch.from_numpy(counts).to(logits.device),
-                biases=torch.from_numpy(biases).to(logits.device),
+                starts=to_device(starts, logits.device),
+                tokens=to_device(tokens.astype(np.int32), logits.device),
+                counts=to_device(counts, logits.device),
+                biases=to_device(biases, logits.device),
                 repetitions=repetitions,
                 presences=presences,
                 frequencies=frequencies,
@@ -68,21 +68,21 @@ class GpuSampler(Sampler):
 
     def _choose(self, logits: Tensor, rows: list[SampleRow], masks: Masks | None) -> Tensor:
         if masks is not None:
-            bits = torch.from_numpy(masks.bits).to(logits.device)
-            apply_mask(logits, bits, torch.from_numpy(masks.rows).to(logits.device))
+            bits = to_device(masks.bits, logits.device)
+            apply_mask(logits, bits, to_device(masks.rows, logits.device))
         params = [row.params for row in rows]
         seeds = np.array([row.seed & _SEED_MASK for row in rows], np.uint64).view(np.int64)
-        floats = torch.tensor([(p.temperature, p.min_p) for p in params]).T.contiguous()
-        temperatures, min_ps = floats.to(logits.device)
+        floats = np.array([(p.temperature, p.min_p) for p in params], np.float32).reshape(-1, 2).T
+        temperatures, min_ps = to_device(floats, logits.device)
         return sample(
             logits,
             SamplingRows(
                 temperatures=temperatures,
                 min_ps=min_ps,
-                top_ks=torch.tensor([p.top_k for p in params], dtype=torch.int32, device=logits.device),
-                top_ps=torch.tensor([p.top_p for p in params], dtype=torch.float64, device=logits.device),
-                seeds=torch.from_numpy(seeds).to(logits.device),
-                positions=torch.tensor([row.position for row in rows], device=logits.device),
+                top_ks=to_device(np.array([p.top_k for p in params], np.int32), logits.device),
+                top_ps=to_device(np.array([p.top_p for p in params], np.float64), logits.device),
+                seeds=to_device(seeds, logits.device),
+                positions=to_device(np.array([row.position for row in rows], np.int64), logits.device),
             ),
             greedy_below=GREEDY_BELOW,
         )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from engine.batch import SampleRow
 from engine.stream import TokenLogprob
+from kernels.transfer import to_device
 
 FLOOR = -9999.0
 """Stands for minus infinity, which JSON cannot say."""
@@ -36,7 +37,7 @@ def describe(
     """What [S, V] logits say of `token_ids` [S], and of the `num_top` [S] likeliest ids of each row."""
     if not token_ids:
         return []
-    chosen = torch.tensor(token_ids, device=logits.device)
+    chosen = to_device(np.array(token_ids), logits.device)
     most = min(max(num_top), logits.shape[-1])
     of_chosen, likeliest_ids, of_likeliest = measure(logits, chosen, most)
     values, top_ids = of_chosen.clamp(min=FLOOR).tolist(), likeliest_ids.tolist()
@@ -62,7 +63,7 @@ class RawLogprobs:
         self._num_top = [rows[i].params.logprobs or 0 for i in self._wanted]
         if self._wanted:
             # [wanted, V]; a copy, since sampling overwrites the logits
-            self._logits = logits[self._wanted]
+            self._logits = logits.index_select(0, to_device(np.array(self._wanted), logits.device))
 
     def of(self, token_ids: Sequence[int]) -> list[TokenLogprob | None]:
         """One entry a row: None where none is wanted, or where `token_ids` has -1."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine.batch import SampleRow
+from kernels.transfer import to_device
 
 
 class Restrictions:
@@ -22,12 +24,12 @@ class Restrictions:
         """Set (in place) the logits [S, V] of what is ruled out to minus infinity."""
         for index, row in enumerate(rows):
             if row.params.allowed_token_ids:
-                allowed = torch.tensor(sorted(row.params.allowed_token_ids), device=logits.device)
+                allowed = to_device(np.array(sorted(row.params.allowed_token_ids)), logits.device)
                 kept = logits[index, allowed]
                 logits[index].fill_(-torch.inf)
                 logits[index, allowed] = kept
             if completing := self._completing(row):
-                logits[index, torch.tensor(completing, device=logits.device)] = -torch.inf
+                logits[index, to_device(np.array(completing), logits.device)] = -torch.inf
 
     def record(self, row: SampleRow, token_id: int) -> None:
         """Note what was sampled for a row."""

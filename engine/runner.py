@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engine.batch import Batch, StepOutput
 from engine.sampler import Sampler
+from kernels.transfer import to_device
 
 
 class Model(Protocol):
@@ -40,21 +41,20 @@ class ModelRunner:
     def run(self, batch: Batch) -> StepOutput:
         """Forward and sample. The sampled ids stay on the device for the next call."""
         started = time.perf_counter()
-        token_ids = torch.tensor(batch.token_ids, device=self._device)
+        token_ids = to_device(batch.token_ids.copy(), self._device)
         if len(batch.pending_at):
-            token_ids[torch.from_numpy(batch.pending_at)] = self._sampled[
-                torch.from_numpy(batch.pending_from)
-            ]
+            pending = self._sampled.index_select(0, to_device(batch.pending_from, self._device))
+            token_ids.index_copy_(0, to_device(batch.pending_at, self._device), pending)
         hidden = None
         if len(batch.embed_rows):
             hidden = torch.empty(len(batch.embed_rows), self._model.hidden_size, device=self._device)
         logits = self._model.forward(batch, token_ids, hidden)
         forwarded = time.perf_counter()
         prompt_logprobs = self._sampler.measure_prompt(logits[len(batch.samples) :], batch)
-        ids, logprobs = self._sampler.sample(logits[: len(batch.samples)], batch)
+        ids, host_ids, logprobs = self._sampler.sample(logits[: len(batch.samples)], batch)
         self._sampled = ids.clamp(min=0)
         return StepOutput(
-            token_ids=ids.tolist(),
+            token_ids=host_ids,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             embeddings=[] if hidden is None else list(hidden.cpu().numpy()),

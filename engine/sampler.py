@@ -12,6 +12,7 @@ from engine.logprobs import Measure, RawLogprobs, describe, logprobs
 from engine.penalties import Penalties
 from engine.restrictions import Restrictions
 from engine.stream import TokenLogprob
+from kernels.transfer import HostCopy
 
 _IMPOSSIBLE = -float("inf")
 GREEDY_BELOW = 1e-5
@@ -32,7 +33,7 @@ class Sampler:
         self._penalties = Penalties()
         self._restrictions = Restrictions()
 
-    def sample(self, logits: Tensor, batch: Batch) -> tuple[Tensor, list[TokenLogprob | None]]:
+    def sample(self, logits: Tensor, batch: Batch) -> tuple[Tensor, list[int], list[TokenLogprob | None]]:
         """Sample every row of `batch.samples`; waits for `batch.masks` once nothing else is left.
 
         Args:
@@ -41,7 +42,8 @@ class Sampler:
 
         Returns:
             Token ids [S] int64 on the device of `logits`, -1 for a row whose maximum is not finite
-            (a NaN, or nothing allowed); and log-probabilities where they are wanted, [S].
+            (a NaN, or nothing allowed); the same on the host; and log-probabilities where they are
+            wanted, [S].
         """
         rows = batch.samples
         self._penalties.release(batch.released)
@@ -51,12 +53,12 @@ class Sampler:
         self._restrictions.apply(logits, rows)
         masks = batch.masks.result() if batch.masks is not None else None
         ids = self._choose(logits, rows, masks)
-        host_ids = ids.tolist()
+        host_ids: list[int] = HostCopy(ids).wait().tolist()
         for token_id, row in zip(host_ids, rows, strict=True):
             if row.params.has_penalties:
                 self._penalties.record(row, token_id)
             self._restrictions.record(row, token_id)
-        return ids, raw.of(host_ids)
+        return ids, host_ids, raw.of(host_ids)
 
     def measure_prompt(self, logits: Tensor, batch: Batch) -> list[TokenLogprob]:
         """Log-probabilities of `batch.prompt_next`, one each, from logits [Q, V] float32."""

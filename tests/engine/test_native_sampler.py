@@ -45,8 +45,8 @@ def check(
         return None if masked is None or allowed is None else resolved(masked, allowed)
 
     adjusted = logits.clone()
-    expected, expected_logprobs = Sampler(vocab).sample(adjusted, batch(rows, masks=masks()))
-    ids, logprobs = NativeSampler(vocab, runtime).sample(logits.clone(), batch(rows, masks=masks()))
+    expected, _, expected_logprobs = Sampler(vocab).sample(adjusted, batch(rows, masks=masks()))
+    ids, _, logprobs = NativeSampler(vocab, runtime).sample(logits.clone(), batch(rows, masks=masks()))
     assert ids.dtype == torch.int64
     for index, row in enumerate(rows):
         chosen, reference = int(ids[index]), int(expected[index])
@@ -155,9 +155,9 @@ def test_a_broken_row_fails_alone(runtime: Runtime) -> None:
 def test_neighbours_and_threads_do_not_change_a_sample(runtime: Runtime, fields: dict[str, Any]) -> None:
     logits = random_logits(16, seed=2, vocab=40_000)
     rows = [sample_row(params(**fields), key=i, seed=i, position=i) for i in range(16)]
-    together, _ = NativeSampler(40_000, runtime).sample(logits.clone(), batch(rows))
+    together, *_ = NativeSampler(40_000, runtime).sample(logits.clone(), batch(rows))
     for index, row in enumerate(rows):
-        alone, _ = NativeSampler(40_000, runtime).sample(logits[index : index + 1].clone(), batch([row]))
+        alone, *_ = NativeSampler(40_000, runtime).sample(logits[index : index + 1].clone(), batch([row]))
         assert alone.tolist() == [int(together[index])]
 
 
@@ -168,7 +168,7 @@ def test_sampled_tokens_have_the_exact_distribution(runtime: Runtime) -> None:
         for seed in range(50)
         for position in range(200)
     ]
-    ids, _ = NativeSampler(10, runtime).sample(logits.repeat(len(rows), 1), batch(rows))
+    ids, *_ = NativeSampler(10, runtime).sample(logits.repeat(len(rows), 1), batch(rows))
     expected = (logits.double() / 0.8).softmax(-1).numpy() * len(rows)
     counts = np.bincount(ids.numpy(), minlength=10)
     assert ((counts - expected) ** 2 / expected).sum() < 27.9  # 99.9 % quantile of 9 degrees of freedom

@@ -61,5 +61,5 @@ def test_nothing_but_allowed_ids_is_sampled_whatever_the_bias() -> None:
     row = sample_row(params)
     for seed in range(20):
         logits = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(seed))
-        ids, _ = Sampler(VOCAB).sample(logits, batch([row]))
+        ids, *_ = Sampler(VOCAB).sample(logits, batch([row]))
         assert int(ids[0]) in allowed

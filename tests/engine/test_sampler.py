@@ -77,7 +77,7 @@ def resolved(rows: list[int], allowed: npt.NDArray[np.bool_]) -> Future[Masks | 
 
 def choose(logits: Tensor, row: SampleRow, **kwargs: Any) -> int:
     """Sample one row of a copy of `logits` ([V])."""
-    ids, _ = Sampler(len(logits)).sample(logits[None].clone(), batch([row], **kwargs))
+    ids, *_ = Sampler(len(logits)).sample(logits[None].clone(), batch([row], **kwargs))
     return int(ids[0])
 
 
@@ -87,14 +87,14 @@ def choose(logits: Tensor, row: SampleRow, **kwargs: Any) -> int:
 def test_temperature_zero_takes_the_likeliest_token() -> None:
     logits = random_logits(8)
     rows = [sample_row(params(temperature=0.0), key=i) for i in range(8)]
-    ids, logprobs = Sampler(VOCAB).sample(logits.clone(), batch(rows))
+    ids, _, logprobs = Sampler(VOCAB).sample(logits.clone(), batch(rows))
     assert ids.dtype == torch.int64
     assert ids.tolist() == logits.argmax(-1).tolist()
     assert logprobs == [None] * 8
 
 
 def test_a_step_without_sampling_rows_gives_nothing() -> None:
-    ids, logprobs = Sampler(VOCAB).sample(torch.empty(0, VOCAB), batch([]))
+    ids, _, logprobs = Sampler(VOCAB).sample(torch.empty(0, VOCAB), batch([]))
     assert ids.tolist() == []
     assert logprobs == []
 
@@ -195,7 +195,7 @@ def test_sampled_tokens_have_the_exact_distribution() -> None:
         for seed in range(100)
         for position in range(200)
     ]
-    ids, _ = Sampler(10).sample(logits.repeat(len(rows), 1), batch(rows))
+    ids, *_ = Sampler(10).sample(logits.repeat(len(rows), 1), batch(rows))
     counts = np.bincount(ids.numpy(), minlength=10)
     assert chi_square(counts, expected_probabilities(logits, params(temperature=0.8))) < 27.9  # 9 degrees
 
@@ -206,7 +206,7 @@ def test_neighbours_do_not_change_a_sample(fields: dict[str, Any]) -> None:
     rows = [sample_row(params(**fields), key=i, seed=i, position=i) for i in range(16)]
     alone = [choose(logits[i], rows[i]) for i in range(16)]
     order = torch.randperm(16, generator=torch.Generator().manual_seed(3)).tolist()
-    ids, _ = Sampler(VOCAB).sample(logits[order], batch([rows[i] for i in order]))
+    ids, *_ = Sampler(VOCAB).sample(logits[order], batch([rows[i] for i in order]))
     assert ids.tolist() == [alone[i] for i in order]
     assert len(set(alone)) > 8
 
@@ -241,7 +241,7 @@ def test_penalties_count_each_token_once_whatever_the_engine_does(data: st.DataO
         logits = random_logits(1, seed=step)
         expected = penalised(logits[0], tokens, len(prompt), fields)
         row = sample_row(fields, key=7, position=len(tokens), tokens=tokens[:known], num_prompt=len(prompt))
-        ids, _ = sampler.sample(logits, batch([row]))  # leaves the adjusted logits behind
+        ids, *_ = sampler.sample(logits, batch([row]))  # leaves the adjusted logits behind
         torch.testing.assert_close(logits[0], expected)
         tokens.append(int(ids[0]))
         was_late = known < len(tokens) - 1
@@ -294,7 +294,7 @@ def test_masks_rule_out_exactly_the_tokens_whose_bit_is_clear(vocab: int) -> Non
     allowed = np.random.default_rng(0).random((2, vocab)) < 0.1
     rows = [sample_row(params(temperature=0.0), key=i) for i in range(4)]
     adjusted = logits.clone()
-    ids, _ = Sampler(vocab).sample(adjusted, batch(rows, masks=resolved([3, 1], allowed)))
+    ids, *_ = Sampler(vocab).sample(adjusted, batch(rows, masks=resolved([3, 1], allowed)))
     expected = logits.clone()
     expected[3][~torch.from_numpy(allowed[0])] = -math.inf
     expected[1][~torch.from_numpy(allowed[1])] = -math.inf
@@ -319,7 +319,7 @@ def test_masks_may_come_from_another_thread_while_the_sampler_waits() -> None:
         step = batch([sample_row(params())], masks=masks)
         sampling = executor.submit(Sampler(VOCAB).sample, logits, step)
         masks.set_result(resolved([0], allowed).result())
-        ids, _ = sampling.result(timeout=30)
+        ids, *_ = sampling.result(timeout=30)
     assert ids.tolist() == [worst]
 
 
@@ -341,7 +341,7 @@ def test_a_broken_row_fails_alone(temperature: float) -> None:
     fields = params(temperature=temperature, logprobs=2, top_p=0.9, repetition_penalty=1.1)
     rows = [sample_row(fields, key=i) for i in range(4)]
     nothing = resolved([2], np.zeros((1, VOCAB), bool))
-    ids, logprobs = Sampler(VOCAB).sample(logits.clone(), batch(rows, masks=nothing))
+    ids, _, logprobs = Sampler(VOCAB).sample(logits.clone(), batch(rows, masks=nothing))
     assert ids.tolist() == [choose(logits[0], rows[0]), -1, -1, -1]
     assert [entry is None for entry in logprobs] == [False, True, True, True]
 
@@ -354,7 +354,7 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
     reference = logits.double().log_softmax(-1)
     fields = params(temperature=0.5, logprobs=5, top_k=3, logit_bias={9: 50.0}, presence_penalty=1.0)
     rows = [sample_row(fields, key=0), sample_row(params(logprobs=0), key=1), sample_row(params(), key=2)]
-    ids, logprobs = Sampler(VOCAB).sample(logits.clone(), batch(rows))
+    ids, _, logprobs = Sampler(VOCAB).sample(logits.clone(), batch(rows))
     first, second, third = logprobs
     assert first is not None
     assert second is not None
@@ -371,7 +371,7 @@ def test_logprobs_are_those_of_the_raw_logits() -> None:
 def test_the_likeliest_token_has_the_very_value_of_the_top() -> None:
     logits = random_logits(50, seed=9, vocab=1000)
     rows = [sample_row(params(temperature=0.0, logprobs=1), key=i) for i in range(50)]
-    _, logprobs = Sampler(1000).sample(logits, batch(rows))
+    *_, logprobs = Sampler(1000).sample(logits, batch(rows))
     for entry in logprobs:
         assert entry is not None
         assert entry.top == ((entry.token_id, entry.logprob),)
@@ -381,13 +381,13 @@ def test_logprobs_are_finite_even_for_impossible_tokens() -> None:
     """A21"""
     logits = torch.full((1, VOCAB), -math.inf)
     logits[0, 3] = 0.0
-    _, logprobs = Sampler(VOCAB).sample(logits.clone(), batch([sample_row(params(logprobs=20))]))
+    *_, logprobs = Sampler(VOCAB).sample(logits.clone(), batch([sample_row(params(logprobs=20))]))
     assert logprobs[0] is not None
     assert logprobs[0].top[0] == (3, 0.0)
     assert {value for _, value in logprobs[0].top[1:]} == {-9999.0}
 
 
 def test_more_logprobs_than_tokens_gives_all_of_them() -> None:
-    _, logprobs = Sampler(4).sample(random_logits(1, vocab=4), batch([sample_row(params(logprobs=20))]))
+    *_, logprobs = Sampler(4).sample(random_logits(1, vocab=4), batch([sample_row(params(logprobs=20))]))
     assert logprobs[0] is not None
     assert len(logprobs[0].top) == 4

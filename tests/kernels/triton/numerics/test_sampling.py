@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from engine.batch import Batch
 from engine.drawing import draw, uniform
+from engine.gpu_sampler import GpuSampler
 from engine.params import SamplingParams
 from engine.penalties import _penalised
 from kernels.gpu.logprobs import logprobs
@@ -95,6 +98,28 @@ def test_rows_without_a_usable_number() -> None:
     result = chosen(logits, params, [1] * 5)
     assert result[:4] == [-1, -1, -1, 0]
     assert result[4] >= 0
+
+
+def test_step_without_samples() -> None:
+    """A step that only reads a part of a prompt."""
+    ids, host_ids, logprobs = GpuSampler(1000).sample(torch.empty(0, 1000), empty_batch())
+    assert (ids.tolist(), host_ids, logprobs) == ([], [], [])
+
+
+def empty_batch() -> Batch:
+    places, nothing = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    return Batch(
+        token_ids=places,
+        pending_at=places,
+        pending_from=places,
+        positions=places,
+        query_starts=np.zeros(1, np.int32),
+        context_lens=nothing,
+        page_table=nothing[None],
+        kv_slots=places,
+        logit_rows=places,
+        samples=[],
+    )
 
 
 def test_penalties_and_biases() -> None:
