@@ -92,7 +92,8 @@ def _written(text: str) -> tuple[int, int]:
 
 def is_empty(regex: Regex) -> bool:
     """Whether no text belongs to the language (TooManyStatesError as for `shortest`)."""
-    return shortest(regex) is None
+    # Without complements the expression tells, and no text needs to be made.
+    return regex.floor == math.inf if regex.pure else shortest(regex) is None
 
 
 def words(regex: Regex, limit: int) -> list[str] | None:

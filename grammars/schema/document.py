@@ -84,7 +84,8 @@ class Resource:
 class Schema:
     """One schema object in the document, as reached on one way; equal only to itself.
 
-    `scope`: the resources with dynamic anchors that were entered on that way, outermost first.
+    `scope`: of the resources that were entered on that way, outermost first, those that have a dynamic anchor
+    which none before them has.
     """
 
     value: dict[str, Any]
@@ -195,7 +196,8 @@ class Document:
         if isinstance(value, bool):
             return value
         schema = self._schemas[id(value)]
-        if schema.resource.dynamic and schema.resource not in scope:
+        if schema.resource.dynamic.difference(*(outer.dynamic for outer in scope)):
+            # Only then: of anchors with one name the outermost decides, however many come inside it.
             scope = (*scope, schema.resource)
         if scope == schema.scope:
             return schema

@@ -299,6 +299,19 @@ def test_f1_combinations_are_counted_before_they_are_made() -> None:
     assert MAX_MEANINGS < 1 << 20
 
 
+def test_f1_the_order_of_the_resources_on_the_way_makes_no_new_places(vocabulary: Vocabulary) -> None:
+    """The metaschema comes back to itself by way of each of its vocabularies."""
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    constraint = Constraint.json_schema({"$schema": draft, "$ref": draft})
+    rules = lower(constraint).sentences.rules  # type: ignore[union-attr]  # of a schema
+    assert len(rules) < 200
+    grammar = LlgGrammar(vocabulary, lower(constraint))
+    for text in ("true", '{"type":"object"}', '{"$defs":{"a":{"not":{"items":{"minLength":0}}}}}'):
+        assert accepts(grammar, vocabulary, text)
+    for text in ("1", '{"type":1}', '{"$defs":{"a":{"not":{"items":{"minLength":-1}}}}}'):
+        assert not accepts(grammar, vocabulary, text)
+
+
 def test_f9_no_text_is_lost_behind_an_optional_part(vocabulary: Vocabulary) -> None:
     grammar = LlgGrammar(vocabulary, lower(Constraint(kind="regex", spec="a(bc)?d?")))
     for text in ("a", "abc", "ad", "abcd"):
