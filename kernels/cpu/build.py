@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -25,7 +26,7 @@ ISAS: Final[tuple[Isa, ...]] = get_args(Isa)
 
 _SOURCES: Final = Path(__file__).with_name("src")
 _COMMON: Final = (
-    "-std=c++20", "-O3", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden",
+    "-std=c++20", "-O3", "-fPIC", "-pthread", "-fvisibility=hidden",
     # A row's logits must not depend on its neighbours, so the compiler may not regroup or fuse sums.
     "-ffp-contract=off", "-fno-strict-aliasing",
 )  # fmt: skip
@@ -123,19 +124,32 @@ def _compiler() -> str:
     raise NativeUnavailableError("there is no C++ compiler (g++ or clang++)")
 
 
+def _run(compiler: str, *arguments: str | Path) -> None:
+    try:
+        done = subprocess.run(
+            [compiler, *arguments], capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NativeUnavailableError(f"{compiler} took more than {_BUILD_TIMEOUT_S} s") from error
+    if done.returncode != 0:
+        raise NativeUnavailableError(f"{compiler} failed: {done.stderr.strip()[:2000]}")
+
+
 def _build(isa: Isa, path: Path) -> None:
     compiler = _compiler()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=path.parent) as work:
-        built = Path(work) / path.name
-        command = [compiler, *_COMMON, *_FLAGS[isa], str(_SOURCES / "program.cpp"), "-o", str(built)]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False
+        command = (compiler, *_COMMON, *_FLAGS[isa])
+        sources = sorted(_SOURCES.glob("*.cpp"))
+        objects = [Path(work) / f"{source.stem}.o" for source in sources]
+        with ThreadPoolExecutor(len(sources)) as pool:
+            # Collected, so that the first failure is raised.
+            list(
+                pool.map(
+                    lambda source, object_: _run(*command, "-c", source, "-o", object_), sources, objects
+                )
             )
-        except subprocess.TimeoutExpired as error:
-            raise NativeUnavailableError(f"{compiler} took more than {_BUILD_TIMEOUT_S} s") from error
-        if done.returncode != 0:
-            raise NativeUnavailableError(f"{compiler} failed: {done.stderr.strip()[:2000]}")
+        built = Path(work) / path.name
+        _run(*command, "-shared", *objects, "-o", built)
         # Another process may be doing the same; whoever is last replaces an equal file whole.
         built.replace(path)

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "abi.h"
-#include "linear.h"
 #include "pages.h"
 #include "state.h"
 #include "vec.h"

@@ -11,7 +11,7 @@
 
 #include "abi.h"
 #include "chunk.h"
-#include "linear.h"
+#include "half.h"
 #include "pages.h"
 #include "state.h"
 #include "vec.h"

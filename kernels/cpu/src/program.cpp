@@ -5,10 +5,9 @@
 #include <new>
 
 #include "abi.h"
-#include "attend.h"
 #include "context.h"
-#include "linear.h"
 #include "memory.h"
+#include "operations.h"
 #include "packed.h"
 #include "pool.h"
 #include "rows.h"
@@ -18,14 +17,6 @@ namespace radish {
 namespace {
 
 enum Status : int32_t { kOk = 0, kNoMemory = 1, kBadToken = 2, kBadPlace = 3 };
-
-// Calls a function with what multiplies, and what attends to, pages of a format.
-template <class Function>
-auto with_pages(int32_t format, Function function) {
-  if (format == kQ8) return function.template operator()<PageQ8, ChunkQ8>();
-  if (format == kBF16) return function.template operator()<MulBF16, Chunk<MulBF16>>();
-  return function.template operator()<MulF32, Chunk<MulF32>>();
-}
 
 class Program {
  public:
@@ -37,9 +28,7 @@ class Program {
       buffers_.push_back({row_bytes[i], Memory()});
       widest = std::max(widest, row_bytes[i]);
     }
-    const int64_t attention = with_pages(geometry.kv_format, [&]<class Mul, class Chunk>() {
-      return Attention<Chunk>::scratch_bytes(geometry.head_dim);
-    });
+    const int64_t attention = attention_scratch_bytes(geometry);
     for (Scratch& scratch : scratches_) {
       scratch.norm.resize(widest);
       scratch.attention.reserve(attention);
@@ -68,16 +57,14 @@ class Program {
 
  private:
   static void execute(const Context& c, const Op& op, int thread) {
-    const int32_t pages = c.geometry.kv_format;
     switch (op.kind) {
       case kEmbed: return embed(c, op, thread);
       case kNorm: return norm(c, op, thread);
       case kQuantize: return quantize(c, op, thread);
       case kHidden: return hidden(c, op, thread);
-      case kRotate: return with_pages(pages, [&]<class Mul, class Chunk>() { rotate<Mul>(c, op, thread); });
-      case kAttend: return with_pages(pages, [&]<class Mul, class Chunk>() { attend<Chunk>(c, op, thread); });
-      case kLinear:
-        return linear(c, op, thread);
+      case kRotate: return rotate(c, op, thread);
+      case kAttend: return attend(c, op, thread);
+      case kLinear: return linear(c, op, thread);
     }
   }
 

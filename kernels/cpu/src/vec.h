@@ -45,6 +45,18 @@ struct Ahead {
   }
 };
 
+// Calls function.template operator()<MR>() for MR = rows, kLeast <= rows <= kMost.
+template <int kMost, int kLeast = 1, class Function>
+[[gnu::always_inline]] inline void with_rows(int rows, Function function) {
+  if constexpr (kLeast == kMost) {
+    function.template operator()<kLeast>();
+  } else if (rows == kMost) {
+    function.template operator()<kMost>();
+  } else {
+    with_rows<kMost - 1, kLeast>(rows, function);
+  }
+}
+
 // acc[m][j] += sum over steps of a row m . line j. Each accumulator adds its products in the order of
 // the steps whatever MR and NB are: what makes a row's result independent of the rows beside it.
 template <class Mul, int MR, int NB, class Fetch>

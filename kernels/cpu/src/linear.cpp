@@ -1,10 +1,9 @@
 // Matrix products with packed weights and what follows them in registers.
-#pragma once
-
 #include <algorithm>
 
 #include "abi.h"
 #include "context.h"
+#include "operations.h"
 #include "packed.h"
 #include "rows.h"
 #include "vec.h"
@@ -104,18 +103,6 @@ void tile_blocks(const Context& c, const Op& op, int64_t row, const char* weight
   finish(c, op, acc, row, column);
 }
 
-// Calls function.template operator()<MR>() for MR = rows, kLeast <= rows <= kMost.
-template <int kMost, int kLeast = 1, class Function>
-[[gnu::always_inline]] inline void with_rows(int rows, Function function) {
-  if constexpr (kLeast == kMost) {
-    function.template operator()<kLeast>();
-  } else if (rows == kMost) {
-    function.template operator()<kMost>();
-  } else {
-    with_rows<kMost - 1, kLeast>(rows, function);
-  }
-}
-
 constexpr int64_t kNear = 4096;  // bytes that weights are fetched ahead of their use
 
 // All rows of a product in tiles of nearly equal height. `run.template operator()<MR>(first row, what to
@@ -199,7 +186,7 @@ void linear_float(const Context& c, const Op& op, int thread) {
   }
 }
 
-inline void linear(const Context& c, const Op& op, int thread) {
+void linear(const Context& c, const Op& op, int thread) {
   switch (op.src_format) {
     case kF32: return linear_float<MulF32>(c, op, thread);
     case kBF16: return linear_float<MulBF16>(c, op, thread);

@@ -1,9 +1,11 @@
 // How threads share out the attention of a step. No way changes what a query computes.
-#pragma once
-
 #include "attention.h"
+#include "operations.h"
+#include "rows.h"
 
 namespace radish {
+
+namespace {
 
 // Whole items, taken by whichever thread is free: their lengths differ.
 template <class Chunk>
@@ -63,6 +65,30 @@ void attend(const Context& c, const Op& op, int thread) {
   } else {
     attend_items<Chunk>(c, op, thread);
   }
+}
+
+// Calls a function with what multiplies, and what attends to, pages of a format.
+template <class Function>
+auto with_pages(int32_t format, Function function) {
+  if (format == kQ8) return function.template operator()<PageQ8, ChunkQ8>();
+  if (format == kBF16) return function.template operator()<MulBF16, Chunk<MulBF16>>();
+  return function.template operator()<MulF32, Chunk<MulF32>>();
+}
+
+}  // namespace
+
+int64_t attention_scratch_bytes(const Geometry& geometry) {
+  return with_pages(geometry.kv_format, [&]<class Mul, class Chunk>() {
+    return Attention<Chunk>::scratch_bytes(geometry.head_dim);
+  });
+}
+
+void rotate(const Context& c, const Op& op, int thread) {
+  with_pages(c.geometry.kv_format, [&]<class Mul, class Chunk>() { rotate<Mul>(c, op, thread); });
+}
+
+void attend(const Context& c, const Op& op, int thread) {
+  with_pages(c.geometry.kv_format, [&]<class Mul, class Chunk>() { attend<Chunk>(c, op, thread); });
 }
 
 }  // namespace radish
