@@ -21,7 +21,7 @@ from app.chat_wire import (
     Message,
 )
 from app.generation import Usage
-from app.json_events import JsonEventReader
+from app.json_events import JsonEvent, JsonEventPlan, JsonEventReader
 from app.logprobs import ChatLogprobs, chat_logprobs
 from app.prompt_report import PromptReport, prompt_report
 from app.protocol import ChatRequest
@@ -48,7 +48,7 @@ async def create_chat_completion(state: AppState, body: bytes) -> Exchange:
         chat.splitter,
         state.engine.tokenizer if request.logprobs else None,
         prompt=prompt_report(request, chat.generation.requests[0], state.engine.tokenizer),
-        tells_json=chat.tells_json,
+        json_events=chat.json_events,
         timings=chat.generation.report if request.timings else None,
     )
     return Exchange.of(request, chat.generation, reply)
@@ -61,6 +61,8 @@ class _ChoiceState:
     splitter: Splitter
     json: JsonEventReader | None
     """Reads its text where complete values are to be told."""
+    call_json: JsonEventReader | None = None
+    """Reads the arguments of the call that is being written, likewise."""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     """Of tokens whose text has not been sent yet, as are these:"""
     token_ids: list[int] = field(default_factory=list)
@@ -73,7 +75,7 @@ class ChatReply:
         splitter: makes the reader of one choice's text.
         tokenizer: spells the tokens of log-probabilities; None if none are wanted.
         prompt: what is told of the prompt.
-        tells_json: whether the values that chunks complete are told with them.
+        json_events: which of the values that chunks complete are told with them.
         timings: makes the report that comes with the answer; None if none is wanted.
     """
 
@@ -85,16 +87,15 @@ class ChatReply:
         tokenizer: Tokenizer | None,
         *,
         prompt: PromptReport,
-        tells_json: bool,
+        json_events: JsonEventPlan,
         timings: Callable[[], RequestReport] | None,
     ) -> None:
         self._identity = identity
         self._tokenizer = tokenizer
         self._prompt = prompt
         self._timings = timings
-        self._choices = [
-            _ChoiceState(splitter(), JsonEventReader() if tells_json else None) for _ in range(num_choices)
-        ]
+        self._json_events = json_events
+        self._choices = [_ChoiceState(splitter(), json_events.text_reader()) for _ in range(num_choices)]
 
     def opening(self, usage: ChunkUsage) -> Iterable[ChatChunk]:
         """Roles first, in the order of the choices: clients build their lists by it."""
@@ -109,19 +110,18 @@ class ChatReply:
         choice.logprobs += update.logprobs
         choice.token_ids += update.token_ids
         for piece in pieces_of(choice.splitter, update):
-            read = choice.json.feed(piece.text) if choice.json and isinstance(piece, Content) else None
             yield self._chunk(
                 usage,
                 ChunkChoice(
                     index=update.index,
                     delta=_delta(piece),
-                    json_events=read or UNSET,
+                    json_events=self._read_json(choice, piece) or UNSET,
                     logprobs=self._take_logprobs(choice),
                     token_ids=self._take_token_ids(choice),
                 ),
             )
         if update.finish_reason is not None:
-            read = choice.json.end() if choice.json and update.finish_reason == "stop" else None
+            read = choice.json.end() if choice.json and self._json_events.ends_whole(update) else None
             yield self._chunk(
                 usage,
                 ChunkChoice(
@@ -160,6 +160,17 @@ class ChatReply:
             choices=list(choices),
             usage=usage,
         )
+
+    def _read_json(self, choice: _ChoiceState, piece: Piece) -> list[JsonEvent] | None:
+        """The values that a piece completes, where they are to be told."""
+        match piece:
+            case Content(text):
+                return choice.json.feed(text) if choice.json else None
+            case CallStart(index):
+                choice.call_json = self._json_events.call_reader(index)
+            case CallArguments(_, text):
+                return choice.call_json.feed(text) if choice.call_json else None
+        return None
 
     def _take_logprobs(self, choice: _ChoiceState) -> ChatLogprobs | UnsetType:
         if self._tokenizer is None or not choice.logprobs:

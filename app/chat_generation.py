@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.errors import ApiError, bad_request
 from app.generation import Generation
-from app.json_events import wants_json_events
+from app.json_events import JsonEventPlan, plan_json_events
 from app.protocol import ChatRequest
 from app.sampling import sampling_params, truncate
 from app.state import AppState
@@ -25,8 +25,7 @@ class ChatGeneration:
     generation: Generation
     splitter: Callable[[], Splitter]
     """Makes the reader of one choice's text."""
-    tells_json: bool
-    """Whether the stream is to tell which values of its JSON are complete."""
+    json_events: JsonEventPlan
 
 
 async def submit_chat(
@@ -46,7 +45,7 @@ async def submit_chat(
             "add_generation_prompt must be false to continue the final message.", "add_generation_prompt"
         )
     plan = plan_answer(request, state.call_format)
-    tells_json = wants_json_events(request, plan.constraint)
+    json_events = plan_json_events(request, plan.constraint, may_call=bool(plan.tools))
     logprobs = _wanted_logprobs(request)
     prompt = truncate(await state.encode_chat(request, plan.tools), request)
     params = sampling_params(
@@ -77,8 +76,8 @@ async def submit_chat(
             error.detail.param = "max_completion_tokens"
         raise
     if not (thinks or (state.thinks and grammar is None)):
-        return ChatGeneration(generation, plan.splitter, tells_json)
-    return ChatGeneration(generation, lambda: Thinking(plan.splitter(), begun=begun), tells_json)
+        return ChatGeneration(generation, plan.splitter, json_events)
+    return ChatGeneration(generation, lambda: Thinking(plan.splitter(), begun=begun), json_events)
 
 
 def _ends_with(prompt: list[int], text: str, tokenizer: Tokenizer) -> bool:

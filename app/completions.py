@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from app.errors import bad_request
 from app.generation import Generation, Usage
-from app.json_events import JsonEvent, JsonEventReader, wants_json_events
+from app.json_events import JsonEvent, JsonEventPlan, JsonEventReader, plan_json_events
 from app.logprobs import CompletionLogprobs, CompletionLogprobsWriter, PromptLogprobs
 from app.prompt_report import PromptReport, prompt_report
 from app.prompts import Prompt, encoded, listed
@@ -65,7 +65,7 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
     request = await state.decode(body, CompletionRequest)
     state.check(request)
     constraint = text_constraint(request)
-    tells_json = wants_json_events(request, constraint)
+    json_events = plan_json_events(request, constraint)
     if request.echo and request.stream and request.logprobs is not None and (request.n or 1) > 1:
         raise bad_request("An echo with logprobs of several choices is not available in a stream.", "n")
     texts = listed(request.prompt, field="prompt", most=state.config.max_waiting // (request.n or 1))
@@ -100,7 +100,7 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
     ]
     identity = Identity.new("cmpl-", state.model_name)
     generation = Generation(state.engine, requests, request_id=identity.id, prompt_field="prompt")
-    choices = _choices(state, request, generation, texts, tells_json=tells_json)
+    choices = _choices(state, request, generation, texts, json_events)
     reply = CompletionReply(identity, choices, generation.report if request.timings else None)
     return Exchange.of(request, generation, reply)
 
@@ -116,8 +116,7 @@ def _choices(
     request: CompletionRequest,
     generation: Generation,
     prompts: list[Prompt],
-    *,
-    tells_json: bool,
+    json_events: JsonEventPlan,
 ) -> list[_ChoiceState]:
     """The choices of all prompts, in the order of their indices."""
     tokenizer = state.engine.tokenizer
@@ -127,7 +126,8 @@ def _choices(
             num_top=request.logprobs,
             writer=CompletionLogprobsWriter(tokenizer, skip_special=skip),
             prompt=prompt_report(request, handle, tokenizer),
-            json=JsonEventReader() if tells_json else None,
+            json_events=json_events,
+            json=json_events.text_reader(),
             echo=_echo(request, tokenizer, given, handle.prompt) if request.echo else None,
         )
         for handle, given in zip(generation.requests, prompts, strict=True)
@@ -153,6 +153,7 @@ class _ChoiceState:
     """Of how many likeliest tokens log-probabilities are told; None tells none at all."""
     writer: CompletionLogprobsWriter
     prompt: PromptReport
+    json_events: JsonEventPlan
     json: JsonEventReader | None
     """Reads the text where complete values are to be told."""
     echo: str | None
@@ -236,7 +237,7 @@ class CompletionReply:
     def _last(self, update: Update, text: str) -> Choice:
         state = self._choices[update.index]
         choice = state.choice(update.index, text)
-        if state.json is not None and update.finish_reason == "stop":
+        if state.json is not None and state.json_events.ends_whole(update):
             choice.json_events = state.json.end() or UNSET
         choice.finish_reason = update.finish_reason
         choice.stop_reason = UNSET if update.stop_reason is None else update.stop_reason

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from app.errors import bad_request
 from app.protocol import SamplingFields
 from app.structured import FieldConstraint
+from engine.stream import Update
 
 _FIELD = "stream_options.include_json_events"
 _JSON = frozenset({"json_schema", "json_object"})
@@ -35,20 +37,52 @@ class JsonEvent(msgspec.Struct, frozen=True):
     """Where in the document (RFC 6901); "" is all of it."""
     value: msgspec.Raw
     """As it was written."""
+    tool_call: int | UnsetType = UNSET
+    """Index of the call whose arguments are the document; absent where it is the answer's text."""
 
 
-def wants_json_events(request: SamplingFields, constraint: FieldConstraint | None) -> bool:
-    """Whether the stream is to tell which values are complete.
+@dataclass(frozen=True, slots=True)
+class JsonEventPlan:
+    """Of which JSON in an answer the stream is to tell what is complete."""
+
+    in_text: bool
+    in_calls: bool
+    is_ensured: bool
+    """Whether a text that its budget ends is whole too."""
+
+    def text_reader(self) -> JsonEventReader | None:
+        return JsonEventReader() if self.in_text else None
+
+    def call_reader(self, index: int) -> JsonEventReader | None:
+        return JsonEventReader(index) if self.in_calls else None
+
+    def ends_whole(self, update: Update) -> bool:
+        """Whether a constrained text ended where its grammar let it, so that nothing cut it off."""
+        if update.finish_reason == "length":
+            return self.is_ensured
+        return update.finish_reason == "stop" and update.stop_reason is None
+
+
+NO_JSON_EVENTS = JsonEventPlan(in_text=False, in_calls=False, is_ensured=False)
+
+
+def plan_json_events(
+    request: SamplingFields, constraint: FieldConstraint | None, *, may_call: bool = False
+) -> JsonEventPlan:
+    """What `include_json_events` asks for.
+
+    Args:
+        may_call: whether the answer may hold calls of tools, whose arguments are JSON.
 
     Raises:
-        ApiError: 400; it is, and nothing makes the answer's text JSON.
+        ApiError: 400; it is asked for, and nothing makes any part of the answer JSON.
     """
     if request.stream_options is None or not request.stream_options.include_json_events:
-        return False
-    # What tools are called with is not text of the answer.
-    if constraint is None or constraint.field == "tools" or constraint.constraint.kind not in _JSON:
-        raise bad_request(f"{_FIELD} needs a response_format or another constraint to JSON.", _FIELD)
-    return True
+        return NO_JSON_EVENTS
+    in_text = not may_call and constraint is not None and constraint.constraint.kind in _JSON
+    if not (may_call or in_text):
+        raise bad_request(f"{_FIELD} needs tools, a response_format or another constraint to JSON.", _FIELD)
+    return JsonEventPlan(in_text=in_text, in_calls=may_call, is_ensured=request.ensure_complete is not False)
 
 
 @dataclass(slots=True)
@@ -64,9 +98,13 @@ class JsonEventReader:
     """Reads one text in pieces; what it tells does not depend on how the text is cut.
 
     A text that turns out not to be JSON tells nothing from there on.
+
+    Args:
+        tool_call: index of the call whose arguments it reads, if it does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tool_call: int | UnsetType = UNSET) -> None:
+        self._tool_call = tool_call
         self._text = ""
         self._open: list[_Container] = []
         self._start = 0
@@ -209,7 +247,7 @@ class JsonEventReader:
     def _complete(self, start: int, stop: int) -> None:
         pointer = "".join(container.step for container in self._open)
         value = self._text[start:stop].translate(_ONE_LINE)
-        self._events.append(JsonEvent(pointer, msgspec.Raw(value.encode())))
+        self._events.append(JsonEvent(pointer, msgspec.Raw(value.encode()), self._tool_call))
         self._state = self._after if self._open else self._nothing
 
 

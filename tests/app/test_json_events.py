@@ -207,15 +207,74 @@ async def test_without_being_asked_for_there_are_none(served: Served) -> None:
     assert all("json_events" not in choice for chunk in chunks for choice in chunk["choices"])
 
 
+NUMBER = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer"}}}
+
+
+async def test_a_number_that_the_budget_ends_is_told_where_it_is_ensured_to_be_whole(served: Served) -> None:
+    served.runner.script = say("123456789")
+    asked = {**ASKED, "max_tokens": 3, "response_format": NUMBER}
+    for ask in (served.chat, served.complete):
+        for fields, told in (({}, [("", 123)]), ({"ensure_complete": False}, [])):
+            *before, last = events((await ask(**asked, **fields)).text)
+            assert last["choices"][0]["finish_reason"] == "length"
+            assert (told_of(before), told_of([last])) == ([], told)
+
+
+async def test_a_number_that_a_stop_string_cuts_off_is_not_told(served: Served) -> None:
+    served.runner.script = say("123456789")
+    for ask in (served.chat, served.complete):
+        chunks = events((await ask(response_format=NUMBER, stop="45", **ASKED)).text)
+        assert (chunks[-1]["choices"][0]["stop_reason"], told_of(chunks)) == ("45", [])
+
+
+def tool(name: str) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 9}, "days": {"type": "integer"}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+CALLED = [{"city": "Bern", "days": 2}, {"city": "Rom", "days": 10}]
+
+
+@pytest.mark.parametrize(
+    ("choice", "text", "called"),
+    [
+        (
+            "required",
+            json.dumps([{"name": "f", "arguments": a} for a in CALLED], separators=(",", ":")),
+            CALLED,
+        ),
+        ({"type": "function", "function": {"name": "f"}}, '{"city":"Bern","days":2}', CALLED[:1]),
+        (
+            "auto",
+            '7 days? <tool_call>{"name": "f", "arguments": {"city": "Bern", "days": 2}}</tool_call>'
+            '<tool_call>{"name": "f", "arguments": {"city": "Rom", "days": 10}}</tool_call>',
+            CALLED,
+        ),
+    ],
+)
+async def test_values_in_the_arguments_of_calls_name_their_call(
+    served: Served, choice: Any, text: str, called: list[dict[str, Any]]
+) -> None:
+    served.runner.script = say(text)
+    asked = {**ASKED, "max_tokens": 200, "tools": [tool("f")], "tool_choice": choice}
+    chunks = events((await served.chat(**asked)).text)
+    told = [event for chunk in chunks for event in chunk["choices"][0].get("json_events", ())]
+    assert [(event["tool_call"], event["pointer"], event["value"]) for event in told] == [
+        (index, *event) for index, arguments in enumerate(called) for event in values(arguments)
+    ]
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {},
         {"guided_regex": "[0-9]+"},
-        {
-            "tools": [{"type": "function", "function": {"name": "f"}}],
-            "tool_choice": "required",
-        },
+        {"tools": [tool("f")], "tool_choice": "none"},
     ],
 )
 async def test_text_that_nothing_makes_json_has_none(served: Served, fields: dict[str, Any]) -> None:
