@@ -26,10 +26,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Meta(description="Type of weights and KV. auto: bfloat16 where the processor computes in it."),
     ] = "auto"
     quantize: Annotated[
-        Literal["none", "int8", "gguf"],
+        Literal["none", "int8", "fp8", "gguf"],
         _Meta(
-            description="On a CPU only. int8: weights in 8 bits, 32 to a scale; gguf: the blocks of a GGUF "
-            "file as they are (Q8_0, Q4_0, Q4_1; 8 bits for others). Activations are int8 with both."
+            description="int8: weights and activations in 8 bits, 32 to a scale, on a GPU a row; fp8 (e4m3): "
+            "likewise, on a GPU only; gguf, on a CPU only: the blocks of a GGUF file as they are (Q8_0, "
+            "Q4_0, Q4_1; 8 bits for others), activations in int8."
         ),
     ] = "none"
     kv_dtype: Annotated[
@@ -74,10 +75,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Meta(
             ge=0,
             description="Longest step wanted while answers are decoded, or 1.5 times a step without prompts "
-            "if that is longer; prompts are cut to fit. 0: any.",
+            "if that is longer; prompts of more than four whole steps are cut to fit. 0: any.",
             extra={"unit": "s"},
         ),
-    ] = 0.05
+    ] = 0.03
     max_running: Annotated[
         int, _Meta(ge=1, description="Sequences that run at the same time.", extra={"unit": "sequences"})
     ] = 64

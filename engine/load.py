@@ -17,9 +17,10 @@ from engine.engine import Engine
 from engine.errors import ConfigError
 from engine.models.decoder import Decoder
 from engine.models.kv_cache import KVCache
-from engine.models.loader import embedded_model_path, load_model
+from engine.models.loader import LoadedModel, embedded_model_path, load_model
 from engine.models.native import NativeDecoder
 from engine.models.native_load import NativeModel, load_native
+from engine.models.quantized import QuantizedModel, load_quantized
 from engine.models.spec import ModelSpec
 from engine.native_sampler import NativeSampler
 from engine.runner import Model, ModelRunner
@@ -57,7 +58,7 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     progress("Reading the tokenizer", 0.0)
     tokenizer = load_tokenizer(path)
     laid = _native(config, path, dtype, threads, progress) if device.type == "cpu" else None
-    loaded = laid or load_model(path, dtype=dtype, device=device, progress=progress)
+    loaded = laid or _for_torch(config, path, dtype, device, progress)
     limit = loaded.spec.max_position
     max_context = min(config.max_context or limit, limit)
     # Rotary angles that are stretched for long contexts are chosen by the longest one that is served.
@@ -89,10 +90,24 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     )
 
 
+def _for_torch(
+    config: Config,
+    path: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Callable[[str, float], None],
+) -> LoadedModel | QuantizedModel:
+    if config.quantize == "none":
+        return load_model(path, dtype=dtype, device=device, progress=progress)
+    return load_quantized(path, dtype=dtype, kind=config.quantize, device=device, progress=progress)
+
+
 def _native(
     config: Config, path: Path, dtype: torch.dtype, threads: int, progress: Callable[[str, float], None]
 ) -> NativeModel | None:
     """The model as one native call a step; None, and a warning, where that cannot be had."""
+    if config.quantize == "fp8":
+        raise ConfigError("quantize: fp8 runs on a GPU only; int8 takes as little memory")
     try:
         if not is_built(supported_isas()[0]):
             progress("Compiling the native step", 0.0)
@@ -157,13 +172,14 @@ def _chosen_device(config: Config) -> torch.device:
 
 
 def _dtype(config: Config, device: torch.device) -> torch.dtype:
-    if config.quantize != "none" and device.type != "cpu":
-        raise ConfigError(f"quantize: {config.quantize} runs on a CPU only")
+    if config.quantize == "gguf" and device.type != "cpu":
+        raise ConfigError("quantize: gguf runs on a CPU only; a GPU has int8 and fp8")
     if config.kv_dtype == "fp8" and device.type == "cpu":
         raise ConfigError("kv_dtype: fp8 runs on a GPU only; int8 takes as little memory")
     if config.dtype == "auto":
         fast = device.type == "cuda" or "avx512" in supported_isas()
-        return torch.bfloat16 if fast and config.quantize == "none" else torch.float32
+        packed = device.type == "cpu" and config.quantize != "none"
+        return torch.bfloat16 if fast and not packed else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.paged import PagedCache, PagedRows
+from kernels.quantize import QuantizedRows, Vectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +25,10 @@ class Operations:
 
     rows: Callable[..., Any]
     """Place a step's tokens, once a step: arguments of `reference_rows`. Its result is for the others."""
-    add_rms_norm: Callable[[Tensor | None, Tensor, Tensor, float], tuple[Tensor, Tensor]]
-    """(x, residual, weight, eps) → the norm of residual + x, and that sum. Nothing is added if x is None.
-    The residual may be overwritten."""
+    add_rms_norm: Callable[[Tensor | None, Tensor, Tensor, float, torch.dtype | None], tuple[Vectors, Tensor]]
+    """(x, residual, weight, eps, codes) → the norm of residual + x, in 8 bits if `codes` is a type of such,
+    and that sum. Nothing is added if x is None. The residual may be overwritten."""
+    linear: Callable[[Vectors, Vectors, Tensor | None], Tensor]
     rotate_and_write: Callable[..., Tensor]
     """Norm and turn queries and keys, store keys and values: arguments of `reference_rotate_and_write`.
     The queries given may be overwritten."""
@@ -51,12 +53,13 @@ def reference_rows(
 
 
 def reference_add_rms_norm(
-    x: Tensor | None, residual: Tensor, weight: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+    x: Tensor | None, residual: Tensor, weight: Tensor, eps: float, codes: torch.dtype | None
+) -> tuple[Vectors, Tensor]:
     """[T, N] each, weight [N]."""
     if x is not None:
         residual = residual + x
-    return reference.rms_norm(residual, weight, eps), residual
+    normed = reference.rms_norm(residual, weight, eps)
+    return normed if codes is None else QuantizedRows.of(normed, codes), residual
 
 
 def reference_rotate_and_write(
@@ -90,6 +93,7 @@ def _cpu() -> Operations:
     return Operations(
         rows=reference_rows,
         add_rms_norm=reference_add_rms_norm,
+        linear=reference.linear,
         rotate_and_write=reference_rotate_and_write,
         silu_mul=reference.silu_mul,
         paged_attention=reference.paged_attention,
@@ -102,6 +106,7 @@ def _cuda() -> Operations:
     return Operations(
         rows=step.StepRows,
         add_rms_norm=step.add_rms_norm,
+        linear=step.linear,
         rotate_and_write=step.rotate_and_write,
         silu_mul=step.silu_mul,
         paged_attention=step.paged_attention,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -39,6 +41,30 @@ def dequantize_rows(codes: Tensor, scales: Tensor) -> Tensor:
     """float32 values of `quantize_rows`."""
     plain = codes.view(torch.float8_e4m3fn) if codes.dtype == torch.uint8 else codes
     return plain.float() * scales[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedRows:
+    """Vectors in 8 bits with a scale each: activations, or a matrix of weights."""
+
+    codes: Tensor
+    """int8, or uint8 for e4m3fn; [..., D]."""
+    scales: Tensor
+    """float32 [...]"""
+    dtype: torch.dtype
+    """Of what they were made from, and of products with them."""
+
+    @classmethod
+    def of(cls, x: Tensor, codes: torch.dtype) -> QuantizedRows:
+        """Quantise the vectors of the last dimension to `codes`, a value of `CODES`."""
+        return cls(*quantize_rows(x, "int8" if codes == torch.int8 else "fp8"), x.dtype)
+
+    def plain(self) -> Tensor:
+        """float32 values."""
+        return dequantize_rows(self.codes, self.scales)
+
+
+Vectors = Tensor | QuantizedRows
 
 
 def quantize_pages(keys: Tensor, values: Tensor, kind: str) -> PagedCache:

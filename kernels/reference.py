@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.paged import PagedCache, PagedRows
-from kernels.quantize import dequantize_rows, quantize_rows
+from kernels.quantize import QuantizedRows, Vectors, dequantize_rows
 
 _MAX_SCORES: Final = 1 << 20
 """Attention scores held at once; bounds memory whatever the context, and 4 MiB stays in cache."""
@@ -43,6 +43,21 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rotated if 2 * half == x.shape[-1] else torch.cat((rotated, x[..., 2 * half :]), dim=-1)
 
 
+def linear(x: Vectors, weight: Vectors, bias: Tensor | None) -> Tensor:
+    """x @ weight.T + bias, [T, N].
+
+    Args:
+        x: [T, K]; where only the weight is quantised, x is brought to the same format.
+        weight: [N, K].
+    """
+    if isinstance(weight, Tensor):
+        assert isinstance(x, Tensor), "quantised activations go with quantised weights"
+        return F.linear(x, weight, bias)
+    rows = QuantizedRows.of(x, weight.codes.dtype) if isinstance(x, Tensor) else x
+    product = F.linear(rows.plain(), weight.plain(), None if bias is None else bias.float())
+    return product.to(rows.dtype)
+
+
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up, the SwiGLU of arXiv:2002.05202."""
     return F.silu(gate) * up
@@ -56,8 +71,9 @@ def kv_write(keys: Tensor, values: Tensor, cache: PagedCache, rows: PagedRows) -
     ):
         stored = new
         if scales is not None:
-            stored, stored_scales = quantize_rows(new, "int8" if pages.dtype == torch.int8 else "fp8")
-            scales.flatten(0, 1).index_copy_(0, rows.slots, stored_scales)
+            quantized = QuantizedRows.of(new, pages.dtype)
+            stored = quantized.codes
+            scales.flatten(0, 1).index_copy_(0, rows.slots, quantized.scales)
         pages.flatten(0, 1).index_copy_(0, rows.slots, stored)
 
 

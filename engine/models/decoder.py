@@ -16,18 +16,22 @@ from engine.batch import Batch
 from engine.models.kv_cache import KVCache
 from engine.models.rope import rotary_angles, rotary_frequencies
 from engine.models.spec import ModelSpec
-from engine.models.weights import LayerWeights, Weights
+from engine.models.weights import LayerOf, WeightsOf
 from kernels.dispatch import operations
+from kernels.quantize import QuantizedRows, Vectors
 from kernels.transfer import to_device
 
 
 class Decoder:
     """A model and its KV pages. Weights and pages share one device; one step runs at a time."""
 
-    def __init__(self, spec: ModelSpec, weights: Weights, kv: KVCache) -> None:
+    def __init__(self, spec: ModelSpec, weights: WeightsOf[Vectors], kv: KVCache) -> None:
         self.spec = spec
         self.hidden_size = spec.hidden_size
-        self._weights = weights
+        assert isinstance(weights.embed, Tensor)
+        assert isinstance(weights.lm_head, Tensor)
+        self._layers, self._norm_weight = weights.layers, weights.norm
+        self._embed, self._lm_head = weights.embed, weights.lm_head
         self.kv = kv
         self.device = weights.embed.device
         self.dtype = weights.embed.dtype
@@ -66,35 +70,43 @@ class Decoder:
             [T, hidden] after the final norm.
         """
         angles = rotary_angles(self._frequencies, self._attention_factor, positions)
-        add_norm, eps = self._ops.add_rms_norm, self.spec.rms_eps
-        x, residual = None, F.embedding(token_ids, self._weights.embed)
-        for index, layer in enumerate(self._weights.layers):
-            normed, residual = add_norm(x, residual, layer.input_norm, eps)
+        x, residual = None, F.embedding(token_ids, self._embed)
+        for index, layer in enumerate(self._layers):
+            normed, residual = self._norm(x, residual, layer.input_norm, layer.q)
             x = self._attention(index, layer, normed, angles, rows)
-            normed, residual = add_norm(x, residual, layer.post_norm, eps)
+            normed, residual = self._norm(x, residual, layer.post_norm, layer.gate)
             x = self._mlp(layer, normed)
-        normed, _ = add_norm(x, residual, self._weights.norm, eps)
+        normed, _ = self._norm(x, residual, self._norm_weight, self._lm_head)
+        assert isinstance(normed, Tensor)
         return normed
 
     def head(self, normed: Tensor) -> Tensor:
         """Logits [..., vocab], in the type of the weights, of what `compute` gave."""
-        return F.linear(normed, self._weights.lm_head)
+        return F.linear(normed, self._lm_head)
+
+    def _norm(
+        self, x: Tensor | None, residual: Tensor, weight: Tensor, matrix: Vectors
+    ) -> tuple[Vectors, Tensor]:
+        """Of residual + x, in the form in which it is multiplied with `matrix`; and the sum."""
+        codes = matrix.codes.dtype if isinstance(matrix, QuantizedRows) else None
+        return self._ops.add_rms_norm(x, residual, weight, self.spec.rms_eps, codes)
 
     def _attention(
-        self, index: int, layer: LayerWeights, x: Tensor, angles: tuple[Tensor, Tensor], rows: Any
+        self, index: int, layer: LayerOf[Vectors], x: Vectors, angles: tuple[Tensor, Tensor], rows: Any
     ) -> Tensor:
         spec, ops = self.spec, self._ops
-        query = F.linear(x, layer.q, layer.q_bias).view(-1, spec.num_heads, spec.head_dim)
-        key = F.linear(x, layer.k, layer.k_bias).view(-1, spec.num_kv_heads, spec.head_dim)
-        value = F.linear(x, layer.v, layer.v_bias).view(-1, spec.num_kv_heads, spec.head_dim)
+        query = ops.linear(x, layer.q, layer.q_bias).view(-1, spec.num_heads, spec.head_dim)
+        key = ops.linear(x, layer.k, layer.k_bias).view(-1, spec.num_kv_heads, spec.head_dim)
+        value = ops.linear(x, layer.v, layer.v_bias).view(-1, spec.num_kv_heads, spec.head_dim)
         norms = None
         if layer.q_norm is not None and layer.k_norm is not None:
             norms = (layer.q_norm, layer.k_norm, spec.rms_eps)
         cache = self.kv.layers[index]
         query = ops.rotate_and_write((query, key, value), angles, norms, cache, rows)
         attended = ops.paged_attention(query, cache, rows, spec.sliding_window[index])
-        return F.linear(attended.flatten(1), layer.o, layer.o_bias)
+        return ops.linear(attended.flatten(1), layer.o, layer.o_bias)
 
-    def _mlp(self, layer: LayerWeights, x: Tensor) -> Tensor:
-        gate, up = F.linear(x, layer.gate, layer.gate_bias), F.linear(x, layer.up, layer.up_bias)
-        return F.linear(self._ops.silu_mul(gate, up), layer.down, layer.down_bias)
+    def _mlp(self, layer: LayerOf[Vectors], x: Vectors) -> Tensor:
+        ops = self._ops
+        gate, up = ops.linear(x, layer.gate, layer.gate_bias), ops.linear(x, layer.up, layer.up_bias)
+        return ops.linear(ops.silu_mul(gate, up), layer.down, layer.down_bias)

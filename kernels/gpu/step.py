@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.gpu import kv_write, norm
@@ -12,11 +13,22 @@ from kernels.gpu.activation import silu_mul
 from kernels.gpu.attention_decode import decode_attention
 from kernels.gpu.attention_plan import AttentionPlan, plan_attention
 from kernels.gpu.attention_prefill import prefill_attention
+from kernels.gpu.linear_8bit import linear_8bit
+from kernels.gpu.row_codes import row_codes
 from kernels.gpu.static_rows import StaticRows
 from kernels.gpu.tiles import AttentionTiles, architecture, attention_tiles
 from kernels.paged import PagedCache
+from kernels.quantize import QuantizedRows, Vectors
 
-__all__ = ["StepRows", "add_rms_norm", "paged_attention", "rotate_and_write", "silu_mul", "static_rows"]
+__all__ = [
+    "StepRows",
+    "add_rms_norm",
+    "linear",
+    "paged_attention",
+    "rotate_and_write",
+    "silu_mul",
+    "static_rows",
+]
 
 
 class StepRows:
@@ -71,9 +83,23 @@ def static_rows(
     )
 
 
-def add_rms_norm(x: Tensor | None, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The norm, and the residual, to which x was added in place."""
-    return norm.add_rms_norm(x, residual, weight, eps), residual
+def add_rms_norm(
+    x: Tensor | None, residual: Tensor, weight: Tensor, eps: float, codes: torch.dtype | None
+) -> tuple[Vectors, Tensor]:
+    """The norm, in 8 bits if `codes` says of which type, and the residual, to which x was added in place."""
+    if codes is None:
+        return norm.add_rms_norm(x, residual, weight, eps), residual
+    quantized = norm.add_rms_norm_quantized(x, residual, weight, eps, codes)
+    return QuantizedRows(*quantized, residual.dtype), residual
+
+
+def linear(x: Vectors, weight: Vectors, bias: Tensor | None) -> Tensor:
+    """As `kernels.reference.linear`."""
+    if isinstance(weight, Tensor):
+        assert isinstance(x, Tensor), "quantised activations go with quantised weights"
+        return F.linear(x, weight, bias)
+    rows = row_codes(x, weight.codes.dtype) if isinstance(x, Tensor) else x
+    return linear_8bit(rows.codes, rows.scales, weight.codes, weight.scales, dtype=rows.dtype, bias=bias)
 
 
 def rotate_and_write(

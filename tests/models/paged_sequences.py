@@ -14,6 +14,7 @@ from engine.batch import Batch
 from engine.models.decoder import Decoder
 from engine.models.kv_cache import KVCache
 from engine.models.loader import LoadedModel
+from engine.models.quantized import QuantizedModel
 from engine.runner import Model
 
 CPU = torch.device("cpu")
@@ -24,7 +25,7 @@ class PagedSequences:
 
     def __init__(
         self,
-        model: LoadedModel,
+        model: LoadedModel | QuantizedModel,
         *,
         num_pages: int,
         page_size: int,

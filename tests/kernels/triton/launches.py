@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest.mock import patch
 
 import numpy as np
@@ -12,9 +13,11 @@ from engine.batch import Batch, Masks, SampleRow
 from engine.gpu_sampler import GpuSampler
 from engine.models import decoder
 from engine.models.decoder import Decoder
+from engine.models.graphs import GraphedDecoder
 from engine.models.kv_cache import KVCache
+from engine.models.quantized import quantized
 from engine.models.spec import ModelSpec
-from engine.models.weights import LayerWeights, Weights
+from engine.models.weights import LayerWeights, Weights, WeightsOf
 from engine.params import SamplingParams
 from kernels.dispatch import operations
 from kernels.gpu import linear_8bit as linears
@@ -23,6 +26,7 @@ from kernels.gpu.linear_8bit import linear_8bit
 from kernels.gpu.linear_int4 import linear_int4
 from kernels.gpu.logprobs import logprobs
 from kernels.gpu.norm import add_rms_norm_quantized
+from kernels.quantize import CODES, Vectors
 
 META = torch.device("meta")
 
@@ -98,21 +102,42 @@ def mixed_batch() -> Batch:
 
 
 def launch_model_step(architecture: str, spec: ModelSpec, *, head_norms: bool, dtype: torch.dtype) -> None:
-    """A step of a model and of its sampler."""
-    with (
-        patch.object(decoder, "operations", lambda _device: operations(torch.device("cuda"))),
-        patch.object(step, "architecture", lambda _device: architecture),
-    ):
-        kv = KVCache.allocate(spec, 256, 16, dtype, META)
-        batch = mixed_batch()
-        model = Decoder(spec, weights_of(spec, head_norms=head_norms), kv)
-        logits = model.forward(batch, meta(len(batch.token_ids), dtype=torch.int64))
+    """A step of a model, its steps for graphs, and a step of its sampler."""
+    batch = mixed_batch()
+    weights = weights_of(spec, head_norms=head_norms)
+    logits = launch_forward(architecture, spec, weights, batch, kv_dtype=dtype)
     sampler = GpuSampler(spec.vocab_size)
     sampler._adjust(logits, batch.samples)
     words = -(-spec.vocab_size // 32)
-    sampler._mask(logits, Masks(rows=np.arange(2), bits=np.zeros((2, words), np.int32)))
-    chosen = sampler._choose(logits, batch.samples)
+    masks = Masks(rows=np.arange(2), bits=np.zeros((2, words), np.int32))
+    chosen = sampler._choose(logits, batch.samples, masks)
     logprobs(logits, chosen, 5)
+
+
+def launch_forward(
+    architecture: str, spec: ModelSpec, weights: WeightsOf[Vectors], batch: Batch, *, kv_dtype: torch.dtype
+) -> Tensor:
+    """Logits of a step; the steps for graphs of one and of two rows besides. No tensor on the meta device has
+    numbers, so this fails if a step reads any back."""
+    with (
+        patch.object(decoder, "operations", lambda _device: operations(torch.device("cuda"))),
+        patch.object(step, "architecture", lambda _device: architecture),
+        patch.object(linears, "architecture", lambda _device: architecture),
+    ):
+        model = Decoder(spec, weights, KVCache.allocate(spec, 256, 16, kv_dtype, META))
+        GraphedDecoder(model, max_rows=2, capture=launched_once, progress=lambda _done: None)
+        return model.forward(batch, meta(len(batch.token_ids), dtype=torch.int64))
+
+
+def launched_once(launch: Callable[[], None]) -> Callable[[], None]:
+    launch()
+    return launch
+
+
+def launch_model_step_in_8_bits(architecture: str, spec: ModelSpec, kind: str) -> None:
+    """A step on quantised weights, activations, keys and values."""
+    weights = quantized(weights_of(spec, head_norms=False), kind, META, lambda _done: None)
+    launch_forward(architecture, spec, weights, mixed_batch(), kv_dtype=CODES[kind])
 
 
 def launch_quantized(architecture: str) -> None:

@@ -9,7 +9,12 @@ import torch
 
 from tests.kernels.triton.cases import AttentionCase, attention_problem
 from tests.kernels.triton.compiler import ARCHITECTURES, Architecture, FakeGpu, Machine
-from tests.kernels.triton.launches import launch_model_step, launch_quantized, model_spec
+from tests.kernels.triton.launches import (
+    launch_model_step,
+    launch_model_step_in_8_bits,
+    launch_quantized,
+    model_spec,
+)
 
 each_architecture = pytest.mark.parametrize(
     "architecture", ARCHITECTURES.values(), ids=lambda architecture: architecture.name
@@ -84,6 +89,19 @@ def test_quantized_pages(architecture: Architecture) -> None:
 
     for each in machines_of(architecture, launch):
         if each.kernel != "combine_kernel":
+            assert each.instructions[architecture.matrix] or each.instructions[architecture.small_matrix]
+
+
+@most_different
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_model_step_in_8_bits(architecture: Architecture, kind: str) -> None:
+    """Weights, activations, keys and values; products are of codes where the architecture can do that."""
+    spec = model_spec(num_heads=32, num_kv_heads=8, head_dim=128)
+    machines = machines_of(architecture, lambda: launch_model_step_in_8_bits(architecture.name, spec, kind))
+    kernels = {each.kernel for each in machines}
+    assert {"row_codes_kernel", "linear_8bit_kernel", "rotate_and_write_kernel"} <= kernels
+    for each in machines:
+        if each.kernel in ("linear_8bit_kernel", "split_kernel", "prefill_kernel"):
             assert each.instructions[architecture.matrix] or each.instructions[architecture.small_matrix]
 
 

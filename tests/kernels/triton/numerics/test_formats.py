@@ -1,4 +1,4 @@
-"""A model on Triton's kernels with keys and values in 8 bits, beside plain torch."""
+"""A model on Triton's kernels with KV, or weights and activations, in 8 bits, beside plain torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 
 from engine.models import decoder
 from engine.models.loader import LoadedModel
+from engine.models.quantized import QuantizedModel, quantized
 from kernels.dispatch import operations
 from tests.kernels.triton.numerics.random_model import SPEC, random_weights
 from tests.models.paged_sequences import PagedSequences
@@ -58,6 +59,24 @@ def divergence(exact: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Kullback-Leibler, nats, of each row of logits."""
     expected, log_expected = exact.softmax(-1), exact.log_softmax(-1)
     return (expected * (log_expected - other.log_softmax(-1))).sum(-1)
+
+
+@pytest.mark.parametrize(("kind", "bound"), [("int8", 1e-2), ("fp8", 2e-1)])
+def test_weights_and_activations_in_8_bits(
+    request: pytest.FixtureRequest, device: torch.device, kind: str, bound: float
+) -> None:
+    """As above, for linears on quantised rows."""
+    exact, same = logits(sequences(torch.float32, CPU)), logits(quantized_sequences(kind, CPU))
+    request.getfixturevalue("on_kernels")
+    computed = logits(quantized_sequences(kind, device))
+    assert divergence(exact, computed).max() < bound
+    torch.testing.assert_close(computed, same, rtol=0, atol=ROUNDING)
+    assert torch.equal(computed.argmax(-1), same.argmax(-1))
+
+
+def quantized_sequences(kind: str, device: torch.device) -> PagedSequences:
+    weights = quantized(random_weights(CPU), kind, device, lambda _done: None)
+    return PagedSequences(QuantizedModel(SPEC, weights), num_pages=24, page_size=16, device=device)
 
 
 @pytest.mark.parametrize("pages", [torch.int8, torch.uint8])
