@@ -9,6 +9,7 @@ import { Waterfall } from "./waterfall.js";
 
 const PERIOD_S = 0.25;
 const RETRY_MS = 1500;
+const SILENCE_MS = 5000;
 
 /** `connected` is awaited whenever the feed is there anew; where it fails, so has the connection. */
 export function startLive(connected) {
@@ -24,28 +25,41 @@ export function startLive(connected) {
   };
   window.addEventListener("resize", redraw);
   new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
-  follow(draw, async () => {
-    await connected();
+  follow(draw, async (signal) => {
+    await connected(signal);
     pictures.forEach((picture) => picture.reset?.());
   });
 }
 
-/** Read the feed for ever; a page that nobody sees does not ask for it. */
+/**
+ * Read the feed for ever; a page that nobody sees does not ask for it. A connection that broke without a word
+ * (a pulled plug, a machine asleep) is known by its silence.
+ */
 async function follow(draw, connected) {
   for (;;) {
     if (document.hidden) await once(document, "visibilitychange");
     const stopper = new AbortController();
     const stop = () => document.hidden && stopper.abort();
     document.addEventListener("visibilitychange", stop);
+    let silence;
+    const heard = () => {
+      clearTimeout(silence);
+      silence = setTimeout(() => stopper.abort(new Error("silence")), SILENCE_MS);
+    };
     try {
       const response = await request(`/live?period=${PERIOD_S}`, { signal: stopper.signal });
-      await connected();
+      heard();
+      await connected(stopper.signal);
       show("on", "connected");
-      for await (const data of eventData(response)) draw(JSON.parse(data));
+      for await (const data of eventData(response)) {
+        heard();
+        draw(JSON.parse(data));
+      }
       show("off", "server stopped");
     } catch (error) {
       if (error.name !== "AbortError") show("off", error.status ? error.message : "no connection");
     }
+    clearTimeout(silence);
     document.removeEventListener("visibilitychange", stop);
     await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
   }

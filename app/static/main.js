@@ -53,8 +53,8 @@ function startTabs() {
 }
 
 /** At each connection, as the server may have been started anew with another model. */
-async function nameModel() {
-  const models = await (await request("/v1/models")).json();
+async function nameModel(signal) {
+  const models = await (await request("/v1/models", { signal })).json();
   $("model").textContent = models.data[0].id;
 }
 

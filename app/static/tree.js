@@ -5,7 +5,7 @@ import { $, plural, requestColour, shortName, svg } from "./dom.js";
 
 const ROW = 27;
 const HEIGHT = 21;
-const GAP = 34;
+const GAP = 28;
 const MOST_ROWS = 60;
 const NARROWEST = 104;
 const WIDEST_MORE = 150;
@@ -118,7 +118,7 @@ function layOut(nodes, room) {
   return { placed, rows, width, left: nodes.length - placed.length };
 }
 
-/** By how much bars may be longer so that the longest path still fits in `room` pixels; at least 1. */
+/** By how much bars may be longer so that the longest path still fits in `room` pixels; 1 where not even the shortest do. */
 function stretchThatFits(children, more, room) {
   let stretch = MOST_STRETCH;
   const follow = (id, fixed, scaled) => {
@@ -129,7 +129,7 @@ function stretchThatFits(children, more, room) {
     }
   };
   follow(0, 0, 0);
-  return Math.max(1, stretch);
+  return stretch >= 0 ? stretch : 1;
 }
 
 function edge({ node, x, y, parent }) {

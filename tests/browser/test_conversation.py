@@ -84,7 +84,7 @@ async def test_thoughts_are_shown_before_the_answer(
     await ask(page, "Is it?")
     answer = page.locator(".message.assistant[aria-busy=false]")
     await expect(answer.locator(".thought")).to_have_text("hm, 2")
-    await expect(answer.locator(".token")).to_have_text(list("Yes."))
+    await expect(answer).to_have_text("hm, 2Yes.")
     await ask(page, "Really?")
     await expect(answer).to_have_count(2)
     assert bodies[1]["messages"][1] == {"role": "assistant", "content": "Yes."}
@@ -112,3 +112,24 @@ async def test_a_new_connection_asks_which_model_is_served(
     await ask(page, "hello")
     await page.locator(".message.assistant[aria-busy=false]").wait_for()
     assert bodies[0]["model"] == "another"
+
+
+async def test_a_feed_that_falls_silent_is_a_lost_connection(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as silent:
+        silent.setattr("app.live._period_s", lambda request: 60)
+        await page.reload()
+        connection = page.locator("#connection")
+        await expect(connection).to_have_text("connected")
+        await expect(connection).to_have_text("no connection", timeout=20_000)
+    await expect(connection).to_have_text("connected", timeout=20_000)
+
+
+async def test_a_shared_prefix_and_what_continues_it_fit_a_phone(page: Page, served: Served) -> None:
+    await page.set_viewport_size({"width": 360, "height": 800})
+    for end in ("one", "two more times"):
+        await served.complete("a common beginning, and then " + end, max_tokens=1)
+    await page.get_by_role("tab", name="Live").click()
+    await expect(page.locator("#tree [aria-level='2']")).to_have_count(2)
+    assert await page.locator("#tree-scroll").evaluate("node => node.scrollWidth <= node.clientWidth")
