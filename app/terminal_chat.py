@@ -20,7 +20,10 @@ _HELP = """\
 /system TEXT   set the system message and start anew; without TEXT: none
 /clear         start anew
 /quit          leave; so does the end of the input
-Ctrl-C stops an answer."""
+Ctrl-C stops an answer, or drops what was typed."""
+
+# An answer must not steer the terminal: what would, apart from line ends and tabs, is shown as U+FFFD.
+_HARMLESS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 _CONNECT_S = 5.0
 _ANSWER_S = 600.0
@@ -124,7 +127,10 @@ def run(config: ChatConfig) -> int:
         while True:
             try:
                 line = input("> " if interactive else "").strip()
-            except (EOFError, KeyboardInterrupt):
+            except KeyboardInterrupt:
+                print()
+                continue
+            except EOFError:
                 return 0
             if line == "/quit":
                 return 0
@@ -153,7 +159,7 @@ def _print_answer(answer: Generator[str]) -> None:
     try:
         with closing(answer) as pieces:  # the server stops when nobody listens any more
             for piece in pieces:
-                print(piece, end="", flush=True)
+                print(piece.translate(_HARMLESS), end="", flush=True)
     except CommandFailedError as error:
         print(f"[{error}]", end="")
     except KeyboardInterrupt:

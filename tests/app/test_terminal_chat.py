@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -77,6 +78,15 @@ def test_a_stopped_answer_is_kept_as_far_as_it_was_read(conversation: Conversati
     assert conversation.messages == [SYSTEM, user("abc"), assistant("a")]
 
 
+def test_an_answer_cannot_steer_the_terminal(
+    conversation: Conversation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoken = "a\x1b]0;title\x07\tb\x9b31m\r\n👩\u200d🌾"
+    obey(conversation, spoken)
+    assert capsys.readouterr().out == "a\ufffd]0;title\ufffd\tb\ufffd31m\ufffd\n👩\u200d🌾\n"
+    assert conversation.messages[-1] == assistant(spoken)
+
+
 def test_commands(conversation: Conversation, capsys: pytest.CaptureFixture[str]) -> None:
     obey(conversation, "hi")
     obey(conversation, "/clear")
@@ -126,3 +136,25 @@ def test_lines_are_read_until_quit(
     assert terminal_chat.run(ChatConfig(base_url="http://echo/v1", api_key="k")) == 0
     assert capsys.readouterr().out == "one\ntwo\n"
     assert len(server.bodies) == 2
+
+
+def test_an_interrupt_drops_what_was_typed(
+    server: EchoServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = httpx.Client
+    monkeypatch.setattr(
+        "httpx.Client", lambda **options: client(transport=httpx.MockTransport(server), **options)
+    )
+    typed: Iterator[str | BaseException] = iter(["one", KeyboardInterrupt(), "two", EOFError()])
+
+    def read(prompt: str) -> str:
+        line = next(typed)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    monkeypatch.setattr("builtins.input", read)
+    assert terminal_chat.run(ChatConfig(base_url="http://echo")) == 0
+    assert capsys.readouterr().out == "one\n\ntwo\n"
+    last = server.bodies[-1]["messages"]
+    assert last == [user("one"), assistant("one"), user("two")]
