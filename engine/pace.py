@@ -1,4 +1,4 @@
-"""How much of prompts a step may run while answers are decoded: what fits the time it should take.
+"""How much of long prompts a step may run while answers are decoded: what fits the time it should take.
 
 Every answer waits for the step, whoever's prompt it runs. What a token of a prompt costs depends on the
 machine, the model and the tokens before it, so it is not calculated: the limit follows what steps took.

@@ -99,6 +99,8 @@ class Sequence:
     """How many leading pages of `pages` the tree owns."""
     cached_tokens: int = 0
     """Prompt tokens whose KV was found in the tree when the sequence was first admitted."""
+    paced: bool = False
+    """Whether it has so long a prompt to run that each step takes only a little of it."""
     preemptions: int = 0
     delay_s: float = 0.0
     """Its priority, as seconds that it is treated as having arrived later."""

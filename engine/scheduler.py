@@ -1,10 +1,11 @@
 """Decides, step by step, which tokens of which sequences are computed and in which pages they land.
 
 There are no phases: a sequence needs `unscheduled` tokens run, one in decode, many in prefill or after
-a preemption, and gets as many as the step's token budget allows. Decoding sequences come first, and what
-prompts may add to them is bounded in time (`engine.pace`), so a long prompt never stalls them. While a
-long one is in progress, half of the rest is for short ones, running or waiting, so it stalls no short one
-either; then come the prompts in progress, then any waiting ones (`engine.waiting` says whose turn it is).
+a preemption, and gets as many as the step's token budget allows. Decoding sequences come first; what
+prompts of many steps may add to them is bounded in time (`engine.pace`), so none slows them down for long.
+While a long one is in progress, half of the rest is for short ones, running or waiting, so it stalls no
+short one either; then come the prompts in progress, then any waiting ones (`engine.waiting` says whose turn
+it is).
 
 A plan may be made while the step before it is still running on the device. That is safe without any
 fence because steps run in the order they were planned: a page freed here may still be written by the
@@ -25,6 +26,9 @@ from engine.request import Sequence
 from engine.stats import PageCounts, Stats
 from engine.waiting import WaitingQueue
 
+_PACED_STEPS = 4
+"""Prompts of more whole steps than that are paced. Others would lose more throughput by it, as they decode
+sooner than they slow down anybody for long."""
 _LONG_LOOKUPS = 4
 """How many waiting prompts too long to be short are looked up in the tree each step: what is cached of them
 may make them short, but looking takes time."""
@@ -53,6 +57,10 @@ class Plan:
     """One step: its rows by sequence id, in batch order."""
 
     budget: int
+    paced: int
+    """How much of the budget is for paced prompts..."""
+    least_paced: int = 0
+    """...whatever other prompts take."""
     rows: dict[int, Row] = field(default_factory=dict)
 
     @property
@@ -93,12 +101,12 @@ class Scheduler:
 
     def plan(self) -> Plan | None:
         """The next step, or None if there is nothing to run; lengths and pages are already updated."""
-        plan = Plan(self._max_batch_tokens)
+        plan = Plan(budget=self._max_batch_tokens, paced=self._max_batch_tokens)
         ordered = sorted(self.running.values(), key=lambda sequence: sequence.order)
         prompts = [sequence for sequence in ordered if sequence.unscheduled > 1]
         self._schedule_all([sequence for sequence in ordered if sequence.unscheduled <= 1], plan)
         if plan.rows:
-            plan.budget = min(plan.budget, self._pace.prompt_tokens)
+            self._pace_prompts(plan)
         short = [sequence for sequence in prompts if sequence.unscheduled <= self._short]
         if len(short) < len(prompts):
             kept = plan.budget - plan.budget // 2
@@ -110,6 +118,13 @@ class Scheduler:
         self._admit(plan)
         self._reserve.decay()
         return plan if plan.rows else None
+
+    def _pace_prompts(self, plan: Plan) -> None:
+        """Bound what prompts add to a plan that decodes."""
+        plan.paced = self._pace.prompt_tokens
+        plan.least_paced = plan.paced // 2
+        if plan.paced == 0:
+            plan.budget = 0  # the pace wants to see a step without any
 
     def commit(self, row: Row) -> None:
         """A row was computed: its KV counts, and whole pages of prompt are shared from now on."""
@@ -162,6 +177,8 @@ class Scheduler:
     def _schedule(self, sequence: Sequence, plan: Plan) -> None:
         """Plan as many of the sequence's tokens as budget and pages allow."""
         count = min(sequence.unscheduled, plan.budget)
+        if sequence.paced:
+            count = min(count, plan.paced)
         # A prompt is run to its end even where nothing may be sampled after it.
         if count == 0 or (sequence.remaining == 0 and sequence.num_output > 0):
             return
@@ -171,6 +188,11 @@ class Scheduler:
         samples = stop == sequence.length and sequence.request.purpose == "generate"
         plan.rows[sequence.id] = Row(sequence, start, stop, samples, sequence.preemptions)
         plan.budget -= count
+        if sequence.paced:
+            plan.paced -= count
+            sequence.paced = stop < sequence.length
+        elif count > 1:
+            plan.paced = max(plan.least_paced, plan.paced - count)
         sequence.scheduled = stop
         sequence.pending += samples
 
@@ -232,12 +254,16 @@ class Scheduler:
             prefix = self._match(sequence)
             cached = len(prefix.pages) * self._pool.page_size
             too_long = longest is not None and sequence.length - cached > longest
-            if too_long or self._is_in_flight(sequence, len(prefix.pages)):
+            paced = sequence.length - cached > _PACED_STEPS * self._max_batch_tokens
+            # One that would not run at once would only take a place and pages.
+            cannot_run = too_long or (paced and plan.paced == 0)
+            if cannot_run or self._is_in_flight(sequence, len(prefix.pages)):
                 passed_over += 1
             elif not self._try_start(sequence, prefix):
                 return
             else:
                 self.waiting.start(sequence)
+                sequence.paced = paced
                 self._schedule(sequence, plan)
 
     def _match(self, sequence: Sequence) -> Prefix:

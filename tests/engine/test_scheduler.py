@@ -213,19 +213,34 @@ def test_a_long_prompt_in_progress_leaves_half_to_short_ones() -> None:
     assert long.scheduled == 16 + 8 + 12 + 16
 
 
-def test_prompts_add_to_decoding_what_the_pace_allows() -> None:
-    """Short and long ones share it; without anyone who decodes there is no such limit."""
+def test_long_prompts_add_to_decoding_what_the_pace_allows() -> None:
+    """Other prompts count against it, up to a half; without anyone who decodes there is no such limit."""
     rig = Rig(num_pages=256, budget=32, max_running=8)
     stream = rig.submit([1], 50)
     rig.step()
     rig.pace._limit = 6
-    long = rig.submit(list(range(100)), 1)
-    short = rig.submit(list(range(50, 60)), 1)
+    long = rig.submit(list(range(129)), 1)
+    also_long = rig.submit(list(range(50, 180)), 1)
     assert sizes(rig.scheduler.plan()) == {stream.id: 1, long.id: 6}
-    assert sizes(rig.scheduler.plan()) == {stream.id: 1, short.id: 3, long.id: 3}
-    assert sizes(rig.scheduler.plan()) == {stream.id: 1, short.id: 3, long.id: 3}
+    assert also_long in rig.scheduler.waiting
+    short = rig.submit([7, 7], 1)
+    medium = rig.submit([8] * 100, 1)
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1, short.id: 2, long.id: 4, medium.id: 25}
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1, long.id: 6, medium.id: 25}
+    rig.pace._steps = 1000
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1}
     rig.end(stream)
-    assert sizes(rig.scheduler.plan()) == {short.id: 4, long.id: 28}
+    assert sizes(rig.scheduler.plan()) == {long.id: 32}
+
+
+def test_what_was_long_decodes_as_others_do() -> None:
+    rig = Rig(num_pages=256, budget=32, max_running=8)
+    rig.submit(list(range(129)), 9)
+    while rig.step() and rig.scheduler.running[0].num_output < 2:
+        rig.pace._limit = 6
+    rig.submit(list(range(50, 180)), 1)
+    rig.pace._limit = 0
+    assert sizes(rig.scheduler.plan()) == {0: 1}
 
 
 def test_a_cached_prefix_makes_a_long_prompt_short() -> None:

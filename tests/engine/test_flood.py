@@ -1,0 +1,141 @@
+"""Scheduler and pace together, under clients that ask again and again, on a machine of known speed.
+
+Time is simulated: a step takes what its rows, its prompt tokens and their context cost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from engine.detokenizer import Detokenizer
+from engine.pace import Pace
+from engine.page_pool import PagePool
+from engine.params import SamplingParams
+from engine.prefix_tree import PrefixTree
+from engine.request import Request, Sequence
+from engine.scheduler import Plan, Scheduler
+from engine.stats import Stats
+from engine.stream import UpdateStream
+from tests.fakes import byte_tokenizer
+
+_STEP_S, _ROW_S = 0.006, 0.00055
+_CONTEXT = 4000
+"""After so many tokens the next one of a prompt costs twice as much."""
+_TOKENIZER = byte_tokenizer()
+
+
+@dataclass
+class Kind:
+    """Clients that each send a new prompt when their answer is complete."""
+
+    clients: int
+    prompt: int
+    output: int
+    """Tokens, half as many to half as many again."""
+    answers: int = 0
+    tokens: int = 0
+    waits: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+
+
+class Machine:
+    """Runs plans as the step loop does: the next one is made before the tokens of one are read."""
+
+    def __init__(self, *kinds: Kind, aim_s: float, token_s: float) -> None:
+        self.now = 0.0
+        self._token_s = token_s
+        self._pace = Pace(aim_s, 512)
+        self._scheduler = Scheduler(
+            PagePool(8000, 16), PrefixTree(16), Stats(), max_batch_tokens=512, max_running=64, pace=self._pace
+        )
+        self._chance = random.Random(5)
+        self._ids = itertools.count()
+        self._kinds: dict[int, Kind] = {}
+        self._last: dict[int, float] = {}
+        for kind in kinds:
+            for _ in range(kind.clients):
+                self._ask(kind)
+
+    def run(self, seconds: float) -> None:
+        flight = self._scheduler.plan()
+        while self.now < seconds:
+            upcoming = self._scheduler.plan()
+            assert flight is not None
+            self._land(flight)
+            flight = upcoming or self._scheduler.plan()
+
+    def _land(self, plan: Plan) -> None:
+        rows = list(plan.rows.values())
+        chunks = [row for row in rows if row.stop - row.start > 1]
+        attended = ((row.stop - row.start) * (1 + row.start / _CONTEXT) for row in chunks)
+        seconds = _STEP_S + _ROW_S * len(rows) + self._token_s * sum(attended)
+        self.now += seconds
+        for row in rows:
+            self._scheduler.commit(row)
+        if len(chunks) < len(rows):
+            self._pace.ran(prompt_tokens=sum(row.stop - row.start for row in chunks), seconds=seconds)
+        for row in rows:
+            if row.samples and row.sequence.take_sample():
+                self._accept(row.sequence)
+
+    def _accept(self, sequence: Sequence) -> None:
+        kind = self._kinds[sequence.id]
+        sequence.tokens.append(0)
+        kind.tokens += 1
+        times = kind.gaps if sequence.num_output - sequence.pending > 1 else kind.waits
+        times.append(self.now - self._last[sequence.id])
+        self._last[sequence.id] = self.now
+        if sequence.known - sequence.num_prompt == sequence.params.max_tokens:
+            sequence.finish_reason = "length"
+            self._scheduler.finish(sequence)
+            kind.answers += 1
+            self._ask(kind)
+
+    def _ask(self, kind: Kind) -> None:
+        number = next(self._ids)
+        prompt = [self._chance.randrange(1 << 30) for _ in range(self._about(kind.prompt))]
+        params = SamplingParams(max_tokens=self._about(kind.output))
+        request = Request(
+            id="", prompt=prompt, params=params, namespace="", tenant=str(kind.prompt), stream=UpdateStream(1)
+        )
+        sequence = Sequence(
+            id=number,
+            request=request,
+            index=0,
+            params=params,
+            tokens=list(prompt),
+            num_prompt=len(prompt),
+            detokenizer=Detokenizer(_TOKENIZER, prompt=[], stop=(), include_stop=False, skip_special=True),
+        )
+        sequence.timing.arrived = self.now
+        self._kinds[number], self._last[number] = kind, self.now
+        self._scheduler.add(sequence)
+
+    def _about(self, number: int) -> int:
+        return self._chance.randint(number // 2 + 1, number + number // 2)
+
+
+@pytest.mark.parametrize("token_s", [0.00016, 0.0004])
+@pytest.mark.parametrize(("clients", "prompt"), [(4, 60), (16, 300)])
+def test_a_flood_of_long_prompts_at_most_doubles_the_gaps(token_s: float, clients: int, prompt: int) -> None:
+    """And those who send short prompts do not wait long, while the flood goes on as well."""
+    calm, flooded, flood = Kind(clients, prompt, 64), Kind(clients, prompt, 64), Kind(4, 8000, 8)
+    Machine(calm, aim_s=0.03, token_s=token_s).run(60)
+    Machine(flooded, flood, aim_s=0.03, token_s=token_s).run(60)
+    assert np.percentile(flooded.gaps, 99) <= 2 * np.percentile(calm.gaps, 99)
+    assert np.percentile(flooded.waits, 99) <= 6 * np.percentile(calm.waits, 99)
+    assert flood.answers >= 1
+
+
+@pytest.mark.parametrize("token_s", [0.00016, 0.0004])
+@pytest.mark.parametrize("load", [(32, 300, 128), (32, 300, 32), (8, 1300, 128)])
+def test_ordinary_loads_lose_nothing(token_s: float, load: tuple[int, int, int]) -> None:
+    paced, free = Kind(*load), Kind(*load)
+    Machine(paced, aim_s=0.03, token_s=token_s).run(30)
+    Machine(free, aim_s=0.0, token_s=token_s).run(30)
+    assert paced.tokens >= 0.97 * free.tokens
