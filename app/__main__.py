@@ -14,6 +14,7 @@ _COMMANDS = {
     "serve": ("app.serve", "serve a model over the OpenAI API"),
     "selfcheck": ("app.selfcheck", "check that answers do not depend on what else the server does"),
     "bench": ("app.bench", "measure a server: closed-loop load at several levels of concurrency"),
+    "tune": ("app.tune", "measure this machine's GPU for the kernels of attention"),
     "top": ("app.top", "watch a running server in the terminal"),
     "chat": ("app.terminal_chat", "talk to a running server in the terminal"),
 }

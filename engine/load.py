@@ -137,13 +137,17 @@ def _replayed(decoder: Decoder, max_running: int, progress: Callable[[str, float
         return decoder
     # Imports Triton, which a CPU does without.
     from engine.models.graphs import MOST_ROWS, CudaCapture, GraphedDecoder  # noqa: PLC0415
+    from kernels.gpu.tile_table import TileError  # noqa: PLC0415
 
-    return GraphedDecoder(
-        decoder,
-        max_rows=min(max_running, MOST_ROWS),
-        capture=CudaCapture(),
-        progress=lambda done: progress("Capturing decode steps", done),
-    )
+    try:
+        return GraphedDecoder(
+            decoder,
+            max_rows=min(max_running, MOST_ROWS),
+            capture=CudaCapture(),
+            progress=lambda done: progress("Capturing decode steps", done),
+        )
+    except TileError as error:
+        raise ConfigError(f"device: {error}") from error
 
 
 def _sampler(vocab_size: int, device: torch.device, native: NativeModel | None) -> Sampler:

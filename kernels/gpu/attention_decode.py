@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kernels.gpu.attention_plan import AttentionPlan
 from kernels.gpu.flash import attend
-from kernels.gpu.tiles import Tile
+from kernels.gpu.tile_table import Tile
 from kernels.paged import PagedCache
 
 ITEM_FIELDS: tl.constexpr = tl.constexpr(5)

@@ -1,28 +1,22 @@
 """How large the pieces are that attention kernels work on, by architecture, head size and dtypes.
 
 A table instead of autotuning: a step never measures anything. What is in it compiles without register
-spills (`ops/kernel_matrix.py` goes through all of it); no row has been tuned by measurement.
+spills (`ops/kernel_matrix.py` goes through all of it); no row has been tuned by measurement. Where
+`radish tune` has measured, its file goes before the table.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
+from kernels.gpu.tile_table import Tile, TileError, Tiles, key, read, table_path
+
 INTERPRETER: Final = "interpreter"
 """The architecture of Triton's interpreter, whose cost is per operation: large blocks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One kernel's launch: rows and keys of a block, warps of a program, stages of the load pipeline."""
-
-    block_m: int
-    block_n: int
-    warps: int
-    stages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +124,31 @@ def attention_tiles(
     """The tiles for queries of `dtype` over pages of `page_dtype`.
 
     Raises:
-        ValueError: no row for this architecture, or heads are wider than 256.
+        TileError: no row for this architecture, heads are wider than 256, or the file of measured tiles is
+            damaged.
     """
-    padded = next((size for size in (64, 128, 256) if size >= head_dim), None)
-    if padded is None:
-        raise ValueError(f"heads of {head_dim} dimensions are wider than 256")
+    size = padded(head_dim)
     if architecture == INTERPRETER:
         return AttentionTiles(Tile(16, 128, 4, 1), Tile(64, 128, 4, 1), Tile(64, 64, 4, 1), split=128)
     known = _NEAREST.get(architecture, architecture)
     if known not in _TABLE:
-        raise ValueError(f"no kernel tiles for architecture {architecture!r}")
-    sizes = _FLOAT32 if dtype == torch.float32 else _TABLE[known][8 * page_dtype.itemsize]
-    return AttentionTiles(*sizes[padded], split=_SPLIT)
+        raise TileError(f"no kernel tiles for architecture {architecture!r}")
+    if dtype == torch.float32:
+        return AttentionTiles(*_FLOAT32[size], split=_SPLIT)
+    bits = 8 * page_dtype.itemsize
+    tiles = _measured().get(key(architecture, bits, size), _TABLE[known][bits][size])
+    return AttentionTiles(*tiles, split=_SPLIT)
+
+
+def padded(head_dim: int) -> int:
+    """The head size whose tiles heads of `head_dim` take."""
+    for size in (64, 128, 256):
+        if size >= head_dim:
+            return size
+    raise TileError(f"heads of {head_dim} dimensions are wider than 256")
+
+
+@functools.cache
+def _measured() -> dict[str, Tiles]:
+    """What is in the file when the first model is set up."""
+    return read(table_path())

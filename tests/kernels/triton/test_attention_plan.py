@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.gpu.attention_plan import MOST_DECODE_TOKENS, AttentionPlan, plan_attention
-from kernels.gpu.tiles import AttentionTiles, Tile
+from kernels.gpu.tile_table import Tile
+from kernels.gpu.tiles import AttentionTiles
 
 PAGE, SPLIT = 4, 16
 TILES = AttentionTiles(Tile(16, 16, 4, 1), Tile(32, 16, 4, 1), Tile(64, 16, 4, 1), split=SPLIT)
