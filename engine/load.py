@@ -20,7 +20,7 @@ from engine.models.kv_cache import KVCache
 from engine.models.loader import LoadedModel, embedded_model_path, load_model
 from engine.models.native import NativeDecoder
 from engine.models.native_load import NativeModel, load_native
-from engine.models.quantized import QuantizedModel, load_quantized
+from engine.models.quantized import QuantizedModel, quantized
 from engine.models.spec import ModelSpec
 from engine.native_sampler import NativeSampler
 from engine.runner import Model, ModelRunner
@@ -99,7 +99,11 @@ def _for_torch(
 ) -> LoadedModel | QuantizedModel:
     if config.quantize == "none":
         return load_model(path, dtype=dtype, device=device, progress=progress)
-    return load_quantized(path, dtype=dtype, kind=config.quantize, device=device, progress=progress)
+    loaded = load_model(path, dtype=dtype, device=torch.device("cpu"), progress=progress)
+    weights = quantized(
+        loaded.weights, config.quantize, device, lambda done: progress("Quantizing weights", done)
+    )
+    return QuantizedModel(loaded.spec, weights)
 
 
 def _native(

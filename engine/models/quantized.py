@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from engine.models.layout import Progress
-from engine.models.loader import load_model
 from engine.models.spec import ModelSpec
 from engine.models.weights import LayerOf, LayerWeights, Weights, WeightsOf
 from kernels.quantize import CODES, QuantizedRows, Vectors
@@ -27,27 +24,17 @@ class QuantizedModel:
     weights: WeightsOf[Vectors]
 
 
-def load_quantized(
-    path: Path, *, dtype: torch.dtype, kind: str, device: torch.device, progress: Progress
-) -> QuantizedModel:
-    """Load a model to the host, and send it to the device a layer at a time: that never holds it unquantised.
-
-    Args:
-        dtype: of embeddings, norms and activations.
-        kind: one of `kernels.quantize.CODES`.
-
-    Raises:
-        ModelError: the model is missing, damaged or unsupported.
-    """
-    loaded = load_model(path, dtype=dtype, device=torch.device("cpu"), progress=progress)
-    weights = quantized(loaded.weights, kind, device, lambda done: progress("Quantizing weights", done))
-    return QuantizedModel(loaded.spec, weights)
-
-
 def quantized(
     weights: Weights, kind: str, device: torch.device, progress: Callable[[float], None]
 ) -> WeightsOf[Vectors]:
-    """The weights on the device, a scale for each row of each linear's matrix."""
+    """The weights on the device, a scale for each row of each linear's matrix.
+
+    Args:
+        weights: on whatever device. They are sent layer by layer, so that if they are on the host the device
+            never holds the model unquantised.
+        kind: one of `kernels.quantize.CODES`.
+        progress: told how much of it is done (0 to 1).
+    """
     layers = []
     for index, layer in enumerate(weights.layers):
         progress(index / len(weights.layers))

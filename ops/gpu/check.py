@@ -36,7 +36,12 @@ def main() -> None:
     started = time.time()
     lines = ["# Results on a GPU", "", *environment(), ""]
     passed = True
-    for title, section in (("Correctness", tests), ("Models", models), ("Kernels", kernels)):
+    for title, section in (
+        ("Correctness", tests),
+        ("Models", models),
+        ("Kernels", kernels),
+        ("Tiles", tiles),
+    ):
         print(f"== {title}", flush=True)
         lines += [f"## {title}", ""]
         for line in section():
@@ -101,17 +106,23 @@ def models() -> Iterator[str]:
     yield ""
     yield "| model | dtype | largest difference of logits, in standard deviations | equal greedy texts |"
     yield "|---|---|---|---|"
-    for shape, dtype in ((SMALL, torch.float32), (SMALL, torch.bfloat16), (LARGE, torch.bfloat16)):
-        found = agreement(shape, dtype)
+    for shape, dtype, kind in (
+        (SMALL, torch.float32, None),
+        (SMALL, torch.bfloat16, None),
+        (SMALL, torch.bfloat16, "int8"),
+        (SMALL, torch.bfloat16, "fp8"),
+        (LARGE, torch.bfloat16, None),
+    ):
+        found = agreement(shape, dtype, kind)
         torch.cuda.empty_cache()
         yield f"| {found.model} | {found.dtype} | {found.largest_difference:.2g} | {found.equal_texts} |"
-    for shape in (SMALL, LARGE):
+    for shape, kind in ((SMALL, None), (LARGE, None), (LARGE, "int8"), (LARGE, "fp8")):
         yield ""
-        yield f"A decode step of the {shape.name} model in bfloat16 at 1024 tokens of context:"
+        yield f"A decode step of the {shape.name} model in {kind or 'bfloat16'} at 1024 tokens of context:"
         yield ""
         yield "| batch | ms as a graph | tokens/s | ms kernel by kernel |"
         yield "|---|---|---|---|"
-        for size, us, launched_us in step_times(shape):
+        for size, us, launched_us in step_times(shape, kind):
             yield f"| {size} | {us / 1e3:.2f} | {size / us * 1e6:.0f} | {launched_us / 1e3:.2f} |"
         torch.cuda.empty_cache()
 
@@ -136,6 +147,16 @@ def kernels() -> Iterator[str]:
             achieved = row.flops / (row.us * 1e-6)
             rates, share = f"{achieved / 1e12:.0f} TFLOP/s", f"{achieved / rate:.0%}"
         yield f"| {row.kernel} | {row.shape} | {row.us:.1f} | {rates} | {share} | {row.beside} |"
+
+
+def tiles() -> Iterator[str]:
+    """What `radish tune` would write."""
+    from kernels.gpu.tuning import tune  # noqa: PLC0415  # as above
+
+    for head_dim in (64, 128):
+        for page_type in ("bfloat16", "int8"):
+            for name, best in tune(head_dim, page_type, lambda _done: None).items():
+                yield f"- {name}: {', '.join(map(str, best))}"
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ from engine.batch import Batch
 from engine.models.decoder import Decoder
 from engine.models.graphs import MOST_ROWS, CudaCapture, GraphedDecoder
 from engine.models.kv_cache import KVCache
+from engine.models.quantized import quantized
 from engine.models.spec import ModelSpec
 from engine.models.weights import LayerWeights, Weights
+from kernels.quantize import CODES
 
 DEVICE = torch.device("cuda")
 PAGE = 16
@@ -46,6 +48,7 @@ class Agreement:
 
     model: str
     dtype: str
+    """Of weights, or the format of them and of activations, keys and values."""
     largest_difference: float
     """Of logits, in units of their standard deviation."""
     equal_texts: str
@@ -72,8 +75,12 @@ def random_model(shape: Shape, dtype: torch.dtype) -> Any:
     return model
 
 
-def decoder_of(model: Any, shape: Shape, num_pages: int) -> Decoder:
-    """Our decoder on a model's own tensors, kernel by kernel."""
+def decoder_of(model: Any, shape: Shape, num_pages: int, kind: str | None) -> Decoder:
+    """Our decoder on a model's own tensors, kernel by kernel.
+
+    Args:
+        kind: of `kernels.quantize.CODES`, for weights, activations, keys and values; None: as the model is.
+    """
     state = model.state_dict()
     names = {
         "input_norm": "input_layernorm",
@@ -115,7 +122,10 @@ def decoder_of(model: Any, shape: Shape, num_pages: int) -> Decoder:
         tie_embeddings=False,
         sliding_window=(None,) * shape.layers,
     )
-    return Decoder(spec, weights, KVCache.allocate(spec, num_pages, PAGE, weights.embed.dtype, DEVICE))
+    if kind is None:
+        return Decoder(spec, weights, KVCache.allocate(spec, num_pages, PAGE, weights.embed.dtype, DEVICE))
+    kv = KVCache.allocate(spec, num_pages, PAGE, CODES[kind], DEVICE)
+    return Decoder(spec, quantized(weights, kind, DEVICE, lambda _done: None), kv)
 
 
 def graphed(decoder: Decoder, max_rows: int) -> GraphedDecoder:
@@ -145,7 +155,7 @@ def batch_of(counts: list[int], contexts: list[int], table: np.ndarray) -> Batch
     )
 
 
-def agreement(shape: Shape, dtype: torch.dtype) -> Agreement:
+def agreement(shape: Shape, dtype: torch.dtype, kind: str | None = None) -> Agreement:
     """Prompts of 3 to 200 tokens, then 24 greedy tokens each, together in one batch here and apart there."""
     model, count, lengths = random_model(shape, dtype), 24, [3, 17, 64, 200]
     generator = torch.Generator(DEVICE).manual_seed(1)
@@ -154,7 +164,7 @@ def agreement(shape: Shape, dtype: torch.dtype) -> Agreement:
     ]
     width = -(-(max(lengths) + count) // PAGE)
     table = np.random.default_rng(0).permutation(len(prompts) * width).reshape(len(prompts), width)
-    decoder = graphed(decoder_of(model, shape, table.size), len(prompts))
+    decoder = graphed(decoder_of(model, shape, table.size, kind), len(prompts))
     logits = decoder.forward(batch_of(lengths, lengths, table), torch.cat(prompts))
     with torch.inference_mode():
         exact = torch.cat([model(prompt[None]).logits[:, -1].float() for prompt in prompts])
@@ -171,15 +181,17 @@ def agreement(shape: Shape, dtype: torch.dtype) -> Agreement:
     ]
     equal = sum(mine == other for mine, other in zip(ours, theirs, strict=True))
     difference = float((logits - exact).abs().max() / exact.std())
-    return Agreement(shape.name, str(dtype).replace("torch.", ""), difference, f"{equal} of {len(lengths)}")
+    name = kind or str(dtype).replace("torch.", "")
+    return Agreement(shape.name, name, difference, f"{equal} of {len(lengths)}")
 
 
-def step_times(shape: Shape, context: int = 1024) -> Iterator[tuple[int, float, float]]:
+def step_times(shape: Shape, kind: str | None, context: int = 1024) -> Iterator[tuple[int, float, float]]:
     """Batch size, and microseconds of one decode step from host arrays to logits: as a graph, and kernel by
     kernel."""
     model = random_model(shape, torch.bfloat16)
     width = -(-context // PAGE)
-    decoder = decoder_of(model, shape, 256 * width)
+    decoder = decoder_of(model, shape, 256 * width, kind)
+    del model
     replayed = graphed(decoder, MOST_ROWS)
     for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
         table = np.random.default_rng(0).permutation(size * width).reshape(size, width)
