@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated
 
 import httpx
 import msgspec
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
@@ -95,7 +96,7 @@ def render(picture: Picture, ended: Iterable[SequenceView]) -> RenderableType:
     recent = [*picture.sequences, *reversed(list(ended))]
     return Group(
         _numbers(picture),
-        Panel(_pages(picture), title=f"pages of {picture.page_size} tokens", title_align="left"),
+        Panel(_Pages(picture), title=f"pages of {picture.page_size} tokens", title_align="left"),
         Panel(_tree(picture), title=f"radix tree, {picture.num_nodes} nodes", title_align="left"),
         Panel(_sequences(recent, picture.now), title="sequences", title_align="left"),
     )
@@ -121,25 +122,31 @@ def _numbers(picture: Picture) -> Table:
     return table
 
 
-def _pages(picture: Picture) -> Text:
-    pages = picture.pages
-    counts = {
-        "private": pages.private,
-        "protected": pages.protected,
-        "evictable": pages.evictable,
-        "free": pages.free,
-    }
-    names = {"private": "private", "protected": "cached, in use", "evictable": "cached", "free": "free"}
-    text = Text()
-    for state, count in counts.items():
-        # What there is at all is seen, however little it is.
-        width = max(round(2 * _BAR * count / pages.total), 1) if count else 0
-        text.append("█" * width, style=_COLOURS[state])
-    text.append("\n")
-    for state, count in counts.items():
-        text.append("■ ", style=_COLOURS[state])
-        text.append(f"{names[state]} {count}   ")
-    return text
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """A bar of all pages by state, no wider than there is room for, and their counts."""
+
+    picture: Picture
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        pages = self.picture.pages
+        counts = {
+            "private": pages.private,
+            "protected": pages.protected,
+            "evictable": pages.evictable,
+            "free": pages.free,
+        }
+        names = {"private": "private", "protected": "cached, in use", "evictable": "cached", "free": "free"}
+        room = min(2 * _BAR, options.max_width) - len(counts)  # each may be rounded up
+        bar, legend = Text(), Text()
+        for state, count in counts.items():
+            # What there is at all is seen, however little it is.
+            width = max(round(room * count / pages.total), 1) if count else 0
+            bar.append("█" * width, style=_COLOURS[state])
+            legend.append("■ ", style=_COLOURS[state])
+            legend.append(f"{names[state]} {count}   ")
+        yield bar
+        yield legend
 
 
 def _tree(picture: Picture) -> RenderableType:

@@ -15,9 +15,9 @@ from app.top import TopConfig, frames, render, run
 from tests.app.harness import Served, until
 
 
-def printed(url: str) -> str:
-    """One picture, as a wide terminal without colours shows it."""
-    console = Console(file=io.StringIO(), width=160)
+def printed(url: str, width: int = 160) -> str:
+    """One picture, as a terminal without colours shows it."""
+    console = Console(file=io.StringIO(), width=width)
     with httpx.Client(base_url=url) as client:
         frame = next(frames(client, 0.1))
         console.print(render(frame.picture, frame.news.ended))
@@ -66,6 +66,13 @@ async def test_an_idle_server_is_shown_too(served: Served, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert "fake" in out
     assert "tokens/s" in out
+
+
+async def test_the_bar_of_pages_is_one_line_however_narrow(served: Served) -> None:
+    for width, most in ((60, 56), (160, 80)):
+        text = await asyncio.to_thread(printed, served.url, width)
+        (bar,) = re.findall("█+", text.partition("radix tree")[0])
+        assert most - 4 <= len(bar) <= most
 
 
 async def test_it_ends_with_the_server(served: Served) -> None:
