@@ -43,8 +43,8 @@ class AnthropicWire:
     def frame(self, chunk: msgspec.Struct) -> bytes:
         return named_event(str(type(chunk).__struct_config__.tag), msgspec.json.encode(chunk))
 
-    def failure(self, error: ApiError) -> bytes:
-        return self.frame(error_body(error))
+    def failure(self, error: ApiError) -> tuple[bytes, ...]:
+        return (self.frame(error_body(error)),)
 
 
 ANTHROPIC_WIRE = AnthropicWire()

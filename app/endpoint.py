@@ -57,7 +57,7 @@ class GenerateEndpoint:
         if isinstance(exchange, Reading):
             await self._read(exchange, request, send)
         elif exchange.stream and exchange.options.resumable:
-            stream = state.streams.open(exchange.generation, lambda sink: _tell(exchange, sink))
+            stream = state.streams.open(exchange.generation, lambda sink: tell(exchange, sink))
             info.recording = stream.task
             await state.streams.send(stream, 0, send, heartbeat_s=state.config.heartbeat)
         else:
@@ -73,7 +73,7 @@ class GenerateEndpoint:
         with generation:
             if exchange.stream:
                 async with EventStream(send, heartbeat_s=state.config.heartbeat) as events:
-                    if not await _tell(exchange, events):
+                    if not await tell(exchange, events):
                         request.scope[HANG_UP]()
                 return
             whole = exchange.reply.whole(await whole_updates(generation), generation.usage())
@@ -93,29 +93,29 @@ async def whole_updates(generation: Generation) -> list[Update]:
     return [merged[index] for index in range(generation.num_choices)]
 
 
-class _Sink(Protocol):
+class Sink(Protocol):
     """Takes the events of a stream."""
 
     async def write(self, *events: bytes) -> None: ...
 
 
-async def _tell(exchange: Exchange, sink: _Sink) -> bool:
+async def tell(exchange: Exchange, sink: Sink) -> bool:
     """Tell the whole answer as events; a failure by one event at the end, and by False."""
     wire, is_whole = exchange.wire, False
     try:
         await _tell_chunks(exchange, sink)
         is_whole = True
     except ApiError as error:
-        await sink.write(wire.failure(error))
+        await sink.write(*wire.failure(error))
     except Exception:  # noqa: BLE001  it is logged, and the client has to be told
         _log.exception("a stream failed")
-        await sink.write(wire.failure(server_error("Internal error.")))
+        await sink.write(*wire.failure(server_error("Internal error.")))
     if wire.done:
         await sink.write(wire.done)
     return is_whole
 
 
-async def _tell_chunks(exchange: Exchange, sink: _Sink) -> None:
+async def _tell_chunks(exchange: Exchange, sink: Sink) -> None:
     generation, reply, frame = exchange.generation, exchange.reply, exchange.wire.frame
     opening = [*map(frame, reply.opening(exchange.chunk_usage()))]
     if opening:

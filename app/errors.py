@@ -66,6 +66,11 @@ def unavailable(message: str, *, retry_after_s: float) -> ApiError:
     )
 
 
+def cancelled() -> ApiError:
+    """409: who began it has ended it meanwhile."""
+    return ApiError(409, "The request was cancelled.", code="cancelled")
+
+
 def timed_out(message: str) -> ApiError:
     """504: a deadline of the request passed."""
     return ApiError(504, message, type="server_error", code="deadline_exceeded", headers=retry_after(1))

@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 
 from app.caller import current_caller
-from app.errors import from_engine, server_error, timed_out, unavailable
+from app.errors import cancelled, from_engine, server_error, timed_out, unavailable
 from app.request_report import RequestReport, report_of
 from engine.engine import Engine
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
@@ -50,6 +50,7 @@ class Generation:
         self._engine = engine
         self._choices = prompts[0].choices
         self._requests: list[Request] = []
+        self._is_cancelled = False
         own = current_caller.get().own
         for index, prompt in enumerate(prompts):
             try:
@@ -81,6 +82,11 @@ class Generation:
         for request in self._requests:
             self._engine.abort(request)
 
+    def cancel(self) -> None:
+        """Abort it at its client's wish; who still reads is told so."""
+        self._is_cancelled = True
+        self.abort()
+
     def usage(self) -> Usage:
         """What was used so far."""
         prompt = sum(request.prompt_tokens for request in self._requests)
@@ -101,7 +107,7 @@ class Generation:
         """Updates as they come, until every choice has finished.
 
         Raises:
-            ApiError: a choice failed, or the server ended it.
+            ApiError: a choice failed, or the client or the server ended it.
         """
         stream = _read(self._requests[0], 0) if len(self._requests) == 1 else self._merged()
         async for updates in stream:
@@ -110,6 +116,8 @@ class Generation:
                     raise server_error(f"The generation failed: {update.error}.")
                 if update.finish_reason == "timeout":
                     raise timed_out(f"The request was ended: {update.error}.")
+                if update.finish_reason == "abort" and self._is_cancelled:
+                    raise cancelled()
                 if update.finish_reason == "abort":
                     raise unavailable("The server ended the request to shut down.", retry_after_s=1)
             yield updates

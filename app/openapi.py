@@ -35,6 +35,8 @@ class Operation:
     error: Any = ErrorBody
     headers: tuple[tuple[str, str], ...] = ()
     """Names of headers it reads, and what they say."""
+    query: tuple[tuple[str, str, str], ...] = ()
+    """Names of parameters in the query, their JSON types, and what they say."""
     empty: str = ""
     """When the answer is a 204; never if this is empty."""
 
@@ -55,6 +57,7 @@ _EVENTS = (
     | responses_wire.Completed
     | responses_wire.Incomplete
     | responses_wire.Failed
+    | responses_wire.Error
 )
 _ANTHROPIC_EVENTS = (
     anthropic_wire.MessageStart
@@ -79,7 +82,17 @@ OPERATIONS = (
         responses_wire.ResponsesRequest,
         _EVENTS,
     ),
-    Operation("get", "/v1/responses/{id}", "A response that is kept", responses_wire.Response),
+    Operation(
+        "get",
+        "/v1/responses/{id}",
+        "A response that is kept, or the events of one in the background",
+        responses_wire.Response,
+        events=_EVENTS,
+        query=(
+            ("stream", "boolean", "Send its events, and go on live; if it was begun as a stream."),
+            ("starting_after", "integer", "The last event that is there already, by its sequence_number."),
+        ),
+    ),
     Operation("delete", "/v1/responses/{id}", "Forget a response", dict[str, str | bool]),
     Operation(
         "post", "/v1/responses/{id}/cancel", "End a response in the background", responses_wire.Response
@@ -186,6 +199,7 @@ def _operation(op: Operation, schema_of: dict[int, Any]) -> dict[str, Any]:
     names = [part[1:-1] for part in op.path.split("/") if part.startswith("{")]
     parameters = [
         *({"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names),
+        *({"name": n, "in": "query", "description": d, "schema": {"type": kind}} for n, kind, d in op.query),
         *({"name": n, "in": "header", "description": d, "schema": {"type": "string"}} for n, d in op.headers),
     ]
     if parameters:

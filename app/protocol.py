@@ -47,14 +47,9 @@ class StreamOptions(msgspec.Struct):
     """Go on when the connection breaks off, and number the events: GET /v1/streams/{id} has the rest."""
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
-    """Fields that both generating endpoints share."""
+class DrawingFields(msgspec.Struct, kw_only=True):
+    """How tokens are drawn, what constrains them and what ends them: alike in all of OpenAI's APIs."""
 
-    model: str
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: Annotated[int, _Meta(ge=1, le=128)] | None = None
-    max_tokens: Tokens | None = None
     min_tokens: Annotated[int, _Meta(ge=0, le=_INT64)] | None = None
     temperature: Annotated[float, _Meta(ge=0)] | None = None
     top_p: Annotated[float, _Meta(gt=0, le=1)] | None = None
@@ -90,14 +85,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     json_schema: str | dict[str, Any] | None = None
     structural_tag: str | dict[str, Any] | None = None
 
-    prompt_logprobs: Annotated[int, _Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     allowed_token_ids: Annotated[list[TokenId], _Meta(min_length=1)] | None = None
     bad_words: Annotated[list[StopString], _Meta(max_length=256)] | None = None
     truncate_prompt_tokens: Tokens | None = None
     """Keep that many of the prompt's last tokens."""
-    return_token_ids: bool | None = None
-    timings: bool | None = None
-    """Tell with the answer, or in a last chunk without choices, what GET /v1/requests/{id} tells."""
 
     user: str | None = None
     """Whose request it is, in the client's books: says nothing here."""
@@ -108,18 +99,14 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     use_beam_search: UnsupportedFlag = None
     length_penalty: Annotated[Any, neutral("1", "1.0")] = None
     logits_processors: UnsupportedList = None
-    return_tokens_as_token_ids: UnsupportedFlag = None
     spaces_between_special_tokens: Annotated[Any, neutral("true")] = None
     kv_transfer_params: Unsupported = None
     guided_whitespace_pattern: Unsupported = None
-    logprob_token_ids: UnsupportedList = None
     thinking_token_budget: Unsupported = None
     repetition_detection: Unsupported = None
-    include_reasoning: Annotated[Any, neutral("true")] = None
     vllm_xargs: Annotated[Any, neutral("{}")] = None
     custom_params: Annotated[Any, neutral("{}")] = None
     stop_regex: Annotated[Any, neutral("[]", '""')] = None
-    return_hidden_states: UnsupportedFlag = None
     typical_p: Annotated[Any, neutral("1", "1.0")] = None
     repeat_penalty: Annotated[Any, neutral("1", "1.0")] = None
     mirostat: Annotated[Any, neutral("0")] = None
@@ -128,13 +115,32 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     dynatemp_range: Annotated[Any, neutral("0", "0.0")] = None
     top_n_sigma: Annotated[Any, neutral("-1", "-1.0")] = None
     samplers: Unsupported = None
-    n_probs: Annotated[Any, neutral("0")] = None
-    timings_per_token: UnsupportedFlag = None
-    return_progress: UnsupportedFlag = None
     no_stop_trim: UnsupportedFlag = None
     custom_logit_processor: Unsupported = None
     lora_path: Unsupported = None
     session_params: Unsupported = None
+
+
+class SamplingFields(DrawingFields, kw_only=True):
+    """Fields that chat and completions share."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, _Meta(ge=1, le=128)] | None = None
+    max_tokens: Tokens | None = None
+    prompt_logprobs: Annotated[int, _Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    return_token_ids: bool | None = None
+    timings: bool | None = None
+    """Tell with the answer, or in a last chunk without choices, what GET /v1/requests/{id} tells."""
+
+    return_tokens_as_token_ids: UnsupportedFlag = None
+    include_reasoning: Annotated[Any, neutral("true")] = None
+    n_probs: Annotated[Any, neutral("0")] = None
+    timings_per_token: UnsupportedFlag = None
+    return_progress: UnsupportedFlag = None
+    return_hidden_states: UnsupportedFlag = None
+    logprob_token_ids: UnsupportedList = None
 
 
 class JsonSchemaFormat(msgspec.Struct):

@@ -17,7 +17,7 @@ class Recording:
 
     Of events that were read, the last are kept, as they may have been lost on their way. The writer waits
     while those that nobody has read are more than that, so none is ever lost unread: what the engine has
-    to say meanwhile is merged where it comes from.
+    to say meanwhile is merged where it comes from. A writer that was released waits for nobody.
 
     Args:
         limit: bytes of events that are kept.
@@ -32,6 +32,7 @@ class Recording:
         self._read = 0
         """Number of the newest event that the reader was given."""
         self._reader: object | None = None
+        self._waits = True
         self._changed = asyncio.Event()
         self.is_complete = False
 
@@ -43,12 +44,19 @@ class Recording:
             self._size += len(self._events[-1]) + _OVERHEAD
         self._changed.set()
         self._trim()
-        while self._size > self._limit:
+        while self._waits and self._size > self._limit:
             await self._next_change()
+            self._trim()
 
     def complete(self) -> None:
         """No event will follow."""
         self.is_complete = True
+        self._changed.set()
+
+    def release(self) -> None:
+        """Until someone reads again, the writer does not wait, and what nobody has read may be lost."""
+        self._waits = False
+        self._trim()
         self._changed.set()
 
     def is_over(self, after: int) -> bool:
@@ -68,6 +76,7 @@ class Recording:
         if after < self._last - len(self._events):
             message = f"The events after {after} are no longer kept."
             raise ApiError(410, message, param="Last-Event-ID", code="events_lost")
+        self._waits = True
         self._reader = object()
         self._read = after
         self._changed.set()
@@ -93,7 +102,7 @@ class Recording:
 
     def _trim(self) -> None:
         """Forget the oldest of the events that were read, until the rest is within the limit."""
-        while self._size > self._limit and self._last - len(self._events) < self._read:
+        while self._size > self._limit and (not self._waits or self._last - len(self._events) < self._read):
             self._size -= len(self._events.popleft()) + _OVERHEAD
 
     async def _next_change(self) -> None:

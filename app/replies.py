@@ -64,8 +64,8 @@ class Wire(Protocol):
         """The event of one chunk."""
         ...
 
-    def failure(self, error: ApiError) -> bytes:
-        """The event that says why a stream ends early."""
+    def failure(self, error: ApiError) -> tuple[bytes, ...]:
+        """The events that say why a stream ends early."""
         ...
 
 
@@ -77,8 +77,8 @@ class UnnamedEvents:
     def frame(self, chunk: msgspec.Struct) -> bytes:
         return event(msgspec.json.encode(chunk))
 
-    def failure(self, error: ApiError) -> bytes:
-        return event(error.encode())
+    def failure(self, error: ApiError) -> tuple[bytes, ...]:
+        return (event(error.encode()),)
 
 
 OPENAI_WIRE = UnnamedEvents()

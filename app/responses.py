@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 from starlette import responses as http
 from starlette.requests import Request
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from app.chat_generation import submit_chat
-from app.endpoint import GenerateEndpoint, whole_updates
+from app.disconnect import run_while_connected
+from app.endpoint import GenerateEndpoint, tell, whole_updates
 from app.errors import ApiError, bad_request
+from app.generation import Generation
 from app.json_endpoint import json_response
+from app.json_text import error_path
 from app.messages import Message, SystemMessage
 from app.protocol import (
     ChatRequest,
+    DrawingFields,
     JsonSchemaFormat,
     NamedFunction,
     NamedToolChoice,
@@ -31,7 +36,14 @@ from app.responses_store import StoredResponse
 from app.responses_wire import JsonObjectFormat as JsonObjectText
 from app.responses_wire import JsonSchemaFormat as JsonSchemaText
 from app.responses_wire import NamedFunction as ChosenFunction
-from app.responses_wire import Response, ResponseError, ResponsesRequest, TextFormat, TextOptions
+from app.responses_wire import (
+    Response,
+    ResponsesRequest,
+    ResponsesStreamOptions,
+    RetrieveQuery,
+    TextFormat,
+    TextOptions,
+)
 from app.state import AppState
 
 _FIELDS = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
@@ -50,25 +62,61 @@ class ResponsesEndpoint(GenerateEndpoint):
         if not reply.draft.background:
             await super()._respond(state, exchange, request, send)
             return
-        stored = state.responses.get(reply.draft.id, "response_id")
-        stored.generation = exchange.generation
+        generation = exchange.generation
+        state.responses.get(reply.draft.id, "response_id").generation = generation
         info: RequestInfo = request.scope["radish"]
-        info.recording = state.responses.run(_make(state, exchange, stored))
-        await json_response(reply.draft)(request.scope, request.receive, send)
+        if exchange.stream:
+            try:
+                stream = state.streams.open(generation, lambda sink: tell(exchange, sink), in_background=True)
+            except ApiError:
+                state.responses.delete(reply.draft.id)
+                raise
+            info.recording = stream.task
+            await state.streams.send(stream, 0, send, heartbeat_s=state.config.heartbeat)
+        else:
+            info.recording = state.responses.run(_make(generation, reply))
+            await json_response(reply.draft)(request.scope, request.receive, send)
 
 
-async def _make(state: AppState, exchange: Exchange, stored: StoredResponse) -> None:
-    """Make a response in the background; the reply keeps it once it is finished."""
-    generation = exchange.generation
+async def _make(generation: Generation, reply: ResponsesReply) -> None:
+    """Make a response in the background; the reply keeps it once it has ended."""
     with generation:
         try:
-            exchange.reply.whole(await whole_updates(generation), generation.usage())
+            reply.whole(await whole_updates(generation), generation.usage())
         except ApiError as error:
-            if stored.response.status == "in_progress":
-                failure = ResponseError("server_error", error.detail.message)
-                stored.response = replace(stored.response, status="failed", error=failure)
-        finally:
-            stored.generation = None
+            reply.failed(error)
+
+
+class ResponseEndpoint:
+    """ASGI endpoint of GET: a response that is kept, or the events of one in the background."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        state: AppState = request.app.state.radish
+        stored = state.responses.get(request.path_params["id"], "response_id")
+        query = _query(request)
+        if not query.stream or request.method == "HEAD":
+            await json_response(stored.response)(scope, receive, send)
+            return
+        # A stream numbers its events from 1, these number themselves from 0.
+        after = 0 if query.starting_after is None else query.starting_after + 1
+        stream = state.streams.get(stored.response.id)
+        work = state.streams.send(stream, after, send, heartbeat_s=state.config.heartbeat)
+        await run_while_connected(work, receive)
+
+
+def _query(request: Request) -> RetrieveQuery:
+    given = dict(request.query_params)
+    for name, value in given.items():
+        if name.partition("[")[0] in ("include", "include_obfuscation") and value not in ("", "false"):
+            raise bad_request(f"The parameter {name!r} is not supported.", name, "unsupported_parameter")
+    try:
+        query = msgspec.convert(given, RetrieveQuery, strict=False)
+    except msgspec.ValidationError as error:
+        raise bad_request(str(error), error_path(b"", error)) from None
+    if query.starting_after is not None and not query.stream:
+        raise bad_request("starting_after needs stream to be true.", "starting_after")
+    return query
 
 
 async def create_response(state: AppState, body: bytes) -> Exchange:
@@ -82,8 +130,10 @@ async def create_response(state: AppState, body: bytes) -> Exchange:
     store, background = request.store is not False, request.background or False
     if background and not store:
         raise bad_request("A response in the background has to be stored.", "store")
-    if background and request.stream:
-        raise bad_request("A response in the background does not stream.", "stream")
+    if request.stream_options is not None and not request.stream:
+        raise bad_request("stream_options needs stream to be true.", "stream_options")
+    given = request.stream_options or ResponsesStreamOptions()
+    refuse_unsupported(given, within="stream_options.")
     earlier = _earlier(state, request)
     messages = [*earlier, *messages_of(request.input)]
     identity = Identity.new("resp_", state.model_name)
@@ -95,20 +145,21 @@ async def create_response(state: AppState, body: bytes) -> Exchange:
         error.detail.param = _FIELDS.get(error.detail.param or "", error.detail.param)
         raise
 
-    def keep(response: Response) -> None:
-        state.responses.put(StoredResponse(response, [*messages, *messages_of_output(response.output)]))
+    def keep(response: Response) -> Response:
+        whole = [*messages, *messages_of_output(response.output)]
+        if background:
+            return state.responses.finish(response, whole)
+        if store:
+            state.responses.put(StoredResponse(response, whole))
+        return response
 
     draft = _draft(request, identity, store=store, background=background)
     if background:
         state.responses.put(StoredResponse(draft, messages))
-    reply = ResponsesReply(draft, chat.splitter(), keep if store else lambda response: None)
-    options = StreamOptions(continuous_usage_stats=True)
-    return Exchange(chat.generation, reply, request.stream or False, options, ResponsesWire())
-
-
-async def get_response(request: Request) -> http.Response:
-    state: AppState = request.app.state.radish
-    return json_response(state.responses.get(request.path_params["id"], "response_id").response)
+    reply = ResponsesReply(draft, chat.splitter(), keep)
+    # In the background every stream can be gone on with, and lives as long as the response is being made.
+    options = StreamOptions(continuous_usage_stats=True, resumable=given.resumable and not background)
+    return Exchange(chat.generation, reply, request.stream or False, options, ResponsesWire(reply.failed))
 
 
 async def delete_response(request: Request) -> http.Response:
@@ -126,7 +177,7 @@ async def cancel_response(request: Request) -> http.Response:
         raise bad_request("Only a response in the background can be cancelled.", "response_id")
     if stored.generation is not None:
         stored.response = replace(stored.response, status="cancelled")
-        stored.generation.abort()
+        stored.generation.cancel()
     return json_response(stored.response)
 
 
@@ -149,17 +200,14 @@ def _chat_request(request: ResponsesRequest, messages: list[Message]) -> ChatReq
         model=request.model,
         messages=[*instructions, *messages],
         max_tokens=request.max_output_tokens,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        min_p=request.min_p,
-        seed=request.seed,
+        chat_template_kwargs=request.chat_template_kwargs,
         response_format=_response_format(request.text),
         tools=[Tool(tool.as_chat(), "function") for tool in request.tools or []],
         tool_choice=NamedToolChoice(NamedFunction(choice.name), "function")
         if isinstance(choice, ChosenFunction)
         else choice,
         parallel_tool_calls=request.parallel_tool_calls,
+        **{name: getattr(request, name) for name in DrawingFields.__struct_fields__},
     )
 
 

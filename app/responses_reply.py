@@ -17,6 +17,7 @@ from app.responses_wire import (
     CallItem,
     Completed,
     Created,
+    Error,
     Event,
     Failed,
     Incomplete,
@@ -34,6 +35,7 @@ from app.responses_wire import (
     ReasoningItem,
     ReasoningPart,
     Response,
+    ResponseError,
     ResponseUsage,
     Status,
     TextDelta,
@@ -50,7 +52,8 @@ class ResponsesWire:
 
     done = b""
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[ApiError], Response]) -> None:
+        self._failed = failed
         self._sequence_number = 0
 
     def frame(self, chunk: msgspec.Struct) -> bytes:
@@ -59,9 +62,11 @@ class ResponsesWire:
         self._sequence_number += 1
         return named_event(str(type(chunk).__struct_config__.tag), msgspec.json.encode(chunk))
 
-    def failure(self, error: ApiError) -> bytes:
-        return self.frame(
-            Failed(code=error.detail.code, message=error.detail.message, param=error.detail.param)
+    def failure(self, error: ApiError) -> tuple[bytes, ...]:
+        detail = error.detail
+        return (
+            self.frame(Error(code=detail.code, message=detail.message, param=detail.param)),
+            self.frame(Failed(response=self._failed(error))),
         )
 
 
@@ -71,10 +76,10 @@ class ResponsesReply:
     Args:
         draft: the response as it is before there is any output.
         splitter: reads the choice's text.
-        on_end: called with the finished response.
+        on_end: called with the response that has ended; gives the one to tell of.
     """
 
-    def __init__(self, draft: Response, splitter: Splitter, on_end: Callable[[Response], None]) -> None:
+    def __init__(self, draft: Response, splitter: Splitter, on_end: Callable[[Response], Response]) -> None:
         self.draft = draft
         self._splitter = splitter
         self._on_end = on_end
@@ -115,8 +120,12 @@ class ResponsesReply:
                 total_tokens=usage.total_tokens,
             ),
         )
-        self._on_end(response)
-        return response
+        return self._on_end(response)
+
+    def failed(self, error: ApiError) -> Response:
+        """The response that ended before it was finished."""
+        failure = ResponseError("server_error", error.detail.message)
+        return self._on_end(replace(self.draft, status="failed", output=self._items, error=failure))
 
     def _take(self, piece: Piece) -> Iterator[Event]:
         match piece:

@@ -49,6 +49,19 @@ class ResponseStore:
         while len(self._stored) > self._capacity or self._num_messages > self._max_messages:
             self._drop(next(iter(self._stored)))
 
+    def finish(self, response: Response, messages: list[Message]) -> Response:
+        """Keep how a response in the background ended, and give it.
+
+        One that was cancelled stays so, and one that is no longer kept is not kept again.
+        """
+        stored = self._stored.get(response.id)
+        if stored is None:
+            return response
+        if stored.response.status == "in_progress":
+            self.put(StoredResponse(response, messages, tenant=stored.tenant))
+            return response
+        return stored.response
+
     def get(self, id_: str, param: str) -> StoredResponse:
         """Raises ApiError 404 where it is not, or no longer, kept."""
         stored = self._stored.get(id_)
@@ -61,7 +74,7 @@ class ResponseStore:
         """Forget a response; one that is being made ends."""
         stored = self.get(id_, "response_id")
         if stored.generation is not None:
-            stored.generation.abort()
+            stored.generation.cancel()
         self._drop(id_)
 
     def run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:

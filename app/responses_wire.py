@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from app.protocol import DrawingFields, Tokens, Unsupported, UnsupportedFlag, UnsupportedList, neutral
 from app.protocol import Function as ChatFunction
-from app.protocol import Probability, Tokens, Unsupported, UnsupportedList, neutral
 
 _NAME = "^[a-zA-Z0-9_.-]{1,64}$"
 
@@ -47,7 +47,13 @@ class TextOptions(msgspec.Struct, kw_only=True):
     verbosity: Literal["medium"] | None = None
 
 
-class ResponsesRequest(msgspec.Struct, kw_only=True):
+class ResponsesStreamOptions(msgspec.Struct):
+    include_obfuscation: UnsupportedFlag = None
+    resumable: bool | None = None
+    """Go on when the connection breaks off, and number the events: GET /v1/streams/{id} has the rest."""
+
+
+class ResponsesRequest(DrawingFields, kw_only=True):
     """Body of POST /v1/responses."""
 
     model: str
@@ -58,27 +64,23 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     """Keep the response, to be retrieved or gone on from; true if absent."""
     background: bool | None = None
     stream: bool | None = None
+    """In the background too: GET with `stream=true` and `starting_after` has the rest."""
+    stream_options: ResponsesStreamOptions | None = None
     max_output_tokens: Tokens | None = None
-    temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
-    seed: int | None = None
-    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
-    min_p: Probability | None = None
     text: TextOptions | None = None
     tools: Annotated[list[FunctionTool], msgspec.Meta(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
-    user: str | None = None
 
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    """As `user` it says nothing here."""
+    """As the one before it, it says nothing here."""
 
     service_tier: Annotated[Any, neutral('"auto"', '"default"')] = None
     prompt_cache_retention: Annotated[Any, neutral('"in_memory"')] = None
     prompt_cache_options: Annotated[Any, neutral("{}")] = None
-    stream_options: Annotated[Any, neutral("{}", '{"include_obfuscation":false}')] = None
     background_options: Annotated[Any, neutral("{}")] = None
     context_management: UnsupportedList = None
     access_programs: Unsupported = None
@@ -91,6 +93,21 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     reasoning: Annotated[Any, neutral("{}", '{"effort":"none"}')] = None
     top_logprobs: Annotated[Any, neutral("0")] = None
     truncation: Annotated[Any, neutral('"disabled"')] = None
+    n: Annotated[Any, neutral("1")] = None
+    max_tokens: Unsupported = None
+    max_completion_tokens: Unsupported = None
+    response_format: Annotated[Any, neutral('{"type":"text"}')] = None
+    prompt_logprobs: Unsupported = None
+    return_token_ids: UnsupportedFlag = None
+    timings: UnsupportedFlag = None
+
+
+class RetrieveQuery(msgspec.Struct, kw_only=True):
+    """The query of GET /v1/responses/{id}."""
+
+    stream: bool = False
+    starting_after: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
+    """Number of the last event that is there already; of a stream."""
 
 
 class TextPart(msgspec.Struct, tag_field="type", tag="output_text", kw_only=True):
@@ -256,7 +273,11 @@ class ArgumentsDone(Event, tag="response.function_call_arguments.done"):
     arguments: str
 
 
-class Failed(Event, tag="error"):
+class Failed(Event, tag="response.failed"):
+    response: Response
+
+
+class Error(Event, tag="error"):
     code: str | None
     message: str
     param: str | None

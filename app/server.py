@@ -38,7 +38,7 @@ from app.openapi_page import openapi_json, openapi_page
 from app.operations import health, metrics, ready
 from app.page import page_routes
 from app.requests_api import get_request
-from app.responses import ResponsesEndpoint, cancel_response, delete_response, get_response
+from app.responses import ResponseEndpoint, ResponsesEndpoint, cancel_response, delete_response
 from app.schema_check import check_schema
 from app.score import create_score
 from app.state import AppState
@@ -81,7 +81,7 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
             Route("/v1/embeddings", GenerateEndpoint(create_embeddings), methods=["POST"]),
             Route("/v1/score", GenerateEndpoint(create_score), methods=["POST"]),
             Route("/v1/responses", ResponsesEndpoint(), methods=["POST"]),
-            Route("/v1/responses/{id}", get_response, methods=["GET"]),
+            Route("/v1/responses/{id}", ResponseEndpoint(), methods=["GET"]),
             Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
             Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
             Route("/v1/messages", GenerateEndpoint(create_message), methods=["POST"]),

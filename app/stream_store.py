@@ -34,6 +34,8 @@ class Stream:
     task: asyncio.Task[None]
     tenant: str
     """Whose it is: for others it does not exist."""
+    in_background: bool
+    """Its generation goes on without readers too."""
     readers: int = 0
     expiry: asyncio.TimerHandle | None = None
     """While nobody reads."""
@@ -64,8 +66,11 @@ class StreamStore:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def open(self, generation: Generation, record: Record) -> Stream:
+    def open(self, generation: Generation, record: Record, *, in_background: bool = False) -> Stream:
         """Begin a stream that is kept. Its generation goes on until it ends, or the stream is forgotten.
+
+        Args:
+            in_background: whether it is not forgotten before its end, whoever reads.
 
         Raises:
             ApiError: 429; too many streams are kept, and all of them go on. The generation is aborted.
@@ -79,6 +84,7 @@ class StreamStore:
             recording=recording,
             task=asyncio.create_task(_record(generation, recording, record)),
             tenant=current_caller.get().tenant,
+            in_background=in_background,
         )
         self._streams[stream.id] = stream
         return stream
@@ -131,7 +137,14 @@ class StreamStore:
 
     def _end_reading(self, stream: Stream) -> None:
         stream.readers -= 1
-        if not stream.readers and stream.id in self._streams:
+        if not stream.readers and stream.in_background and not stream.task.done():
+            stream.recording.release()
+            stream.task.add_done_callback(lambda _: self._begin_to_expire(stream))
+        else:
+            self._begin_to_expire(stream)
+
+    def _begin_to_expire(self, stream: Stream) -> None:
+        if not stream.readers and stream.expiry is None and stream.id in self._streams:
             loop = asyncio.get_running_loop()
             stream.expiry = loop.call_later(self._retention_s, self.forget, stream)
 

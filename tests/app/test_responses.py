@@ -44,6 +44,12 @@ async def client(served: Served) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
+def sent(text: str) -> list[dict[str, Any]]:
+    """The data of all events."""
+    lines = [line for line in text.split("\n") if line.startswith("data: ")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
 def prompt_text(served: Served) -> str:
     """The prompt of the last request that ran, as text."""
     row = served.runner.batches[-1].samples[0]
@@ -238,9 +244,163 @@ async def test_only_so_many_are_kept(served: Served, monkeypatch: pytest.MonkeyP
 async def test_a_failure_is_the_last_event(served: Served) -> None:
     served.runner.fails = lambda batch: True
     response = await served.post("responses", {"model": "fake", "input": "x", "stream": True})
-    *_, name, data = [line for line in response.text.split("\n") if line]
-    assert name == "event: error"
-    assert json.loads(data.removeprefix("data: "))["code"] == "internal_error"
+    told = sent(response.text)
+    assert [event["type"] for event in told[-2:]] == ["error", "response.failed"]
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    assert told[-2]["code"] == "internal_error"
+    failed = told[-1]["response"]
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+    assert failed["error"]["message"] == told[-2]["message"]
+    assert (await served.http.get(f"/v1/responses/{failed['id']}")).json() == failed
+
+
+async def test_a_stream_in_the_background_goes_on_without_its_reader(
+    served: Served, client: openai.AsyncOpenAI
+) -> None:
+    served.runner.pause()
+    stream = await client.responses.create(
+        model="fake", input="x", background=True, stream=True, max_output_tokens=40
+    )
+    first = await anext(stream)
+    assert first.type == "response.created"
+    await stream.close()
+    served.runner.resume()
+    id_ = first.response.id
+    await until(lambda: served.state.responses.get(id_, "").response.status != "in_progress")
+    finished = await client.responses.retrieve(id_)
+    whole = [event async for event in await client.responses.retrieve(id_, stream=True)]
+    assert [event.sequence_number for event in whole] == list(range(len(whole)))
+    last = whole[-1]
+    assert last.type == "response.incomplete"
+    assert last.response == finished
+    assert len(finished.output_text) == 40
+    assert finished.background
+    for after in (0, 3, len(whole) - 2, len(whole) - 1):
+        rest = await client.responses.retrieve(id_, stream=True, starting_after=after)
+        assert [event async for event in rest] == whole[after + 1 :]
+    served.state.streams.close()
+
+
+async def test_a_stream_in_the_background_is_gone_on_with_live(
+    served: Served, client: openai.AsyncOpenAI
+) -> None:
+    served.runner.pause()
+    stream = await client.responses.create(
+        model="fake", input="x", background=True, stream=True, max_output_tokens=9
+    )
+    first, second = await anext(stream), await anext(stream)
+    assert first.type == "response.created"
+    await stream.close()
+    rest = await client.responses.retrieve(
+        first.response.id, stream=True, starting_after=second.sequence_number
+    )
+    served.runner.resume()
+    events = [event async for event in rest]
+    assert events[0].sequence_number == 2
+    last = events[-1]
+    assert last.type == "response.incomplete"
+    assert len(last.response.output_text) == 9
+    served.state.streams.close()
+
+
+async def test_a_cancelled_stream_says_so(served: Served, client: openai.AsyncOpenAI) -> None:
+    served.runner.pause()
+    stream = await client.responses.create(model="fake", input="x", background=True, stream=True)
+    first = await anext(stream)
+    assert first.type == "response.created"
+    cancelled = await client.responses.cancel(first.response.id)
+    served.runner.resume()
+    *_, error, last = [event async for event in stream]
+    assert error.type == "error"
+    assert error.code == "cancelled"
+    assert last.type == "response.failed"
+    assert last.response == cancelled == await client.responses.retrieve(first.response.id)
+    assert cancelled.status == "cancelled"
+    served.state.streams.close()
+
+
+async def test_a_stream_that_is_refused_leaves_no_response(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.state.streams, "_capacity", 0)
+    before = set(served.state.responses._stored)
+    body = {"model": "fake", "input": "x", "stream": True, "background": True}
+    refused = await served.post("responses", body)
+    assert (refused.status_code, error_of(refused)["code"]) == (429, "streams_full")
+    assert set(served.state.responses._stored) == before
+
+
+async def test_a_resumable_stream(served: Served) -> None:
+    body = {"model": "fake", "input": "x", "stream": True, "max_output_tokens": 5}
+    response = await served.post("responses", {**body, "stream_options": {"resumable": True}})
+    told = sent(response.text)
+    place = response.headers["content-location"]
+    assert place == f"/v1/streams/{told[0]['response']['id']}"
+    rest = await served.http.get(place, headers={"Last-Event-ID": "3"})
+    assert sent(rest.text) == told[3:]
+    served.state.streams.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "param"),
+    [
+        ("stream=true", 404, "id"),
+        ("stream=perhaps", 400, "stream"),
+        ("starting_after=2", 400, "starting_after"),
+        ("stream=true&starting_after=-1", 400, "starting_after"),
+        ("stream=true&starting_after=x", 400, "starting_after"),
+        ("include[]=reasoning.encrypted_content", 400, "include[]"),
+        ("include_obfuscation=true", 400, "include_obfuscation"),
+    ],
+)
+async def test_a_wrong_query_is_refused_by_name(served: Served, query: str, status: int, param: str) -> None:
+    kept = await served.post("responses", {"model": "fake", "input": "x", "max_output_tokens": 1})
+    refused = await served.http.get(f"/v1/responses/{kept.json()['id']}?{query}")
+    assert (refused.status_code, error_of(refused)["param"]) == (status, param)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"stop": "lo"}, "Hel"),
+        ({"stop": ["l"], "include_stop_str_in_output": True}, "Hel"),
+        ({"stop_token_ids": [ord("o")]}, "Hell"),
+        ({"structured_outputs": {"choice": ["abc"]}}, "abc"),
+        ({"guided_regex": "xyz"}, "xyz"),
+    ],
+)
+async def test_what_the_chat_api_takes_beyond_openai_is_taken_here(
+    served: Served, fields: dict[str, Any], text: str
+) -> None:
+    served.runner.script = say("Hello!")
+    body = {"model": "fake", "input": "x", "temperature": 0, **fields}
+    response = await served.post("responses", body)
+    assert response.status_code == 200, response.text
+    assert response.json()["output"][0]["content"][0]["text"] == text
+
+
+async def test_sampling_reaches_the_engine(served: Served) -> None:
+    drawn = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.3,
+        "frequency_penalty": -0.2,
+        "seed": 5,
+        "min_tokens": 2,
+        "ignore_eos": True,
+        "skip_special_tokens": False,
+        "ensure_complete": False,
+    }
+    others = {"logit_bias": {"113": 3.0}, "allowed_token_ids": [113, 114], "cache_salt": "a", "priority": 3}
+    body = {"model": "fake", "input": "x", "max_output_tokens": 4, **drawn, **others}
+    response = await served.post("responses", body)
+    assert response.status_code == 200, response.text
+    params = served.runner.batches[-1].samples[0].params
+    assert {name: getattr(params, name) for name in drawn} == drawn
+    assert (params.logit_bias, params.allowed_token_ids) == ({113: 3.0}, frozenset({113, 114}))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +417,18 @@ async def test_a_failure_is_the_last_event(served: Served) -> None:
         ({"conversation": "c"}, "conversation"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
-        ({"background": True, "stream": True}, "stream"),
+        ({"seed": 2**63}, "seed"),
+        ({"top_k": 2**63}, "top_k"),
+        ({"n": 2}, "n"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
+        ({"best_of": 2}, "best_of"),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation",
+        ),
+        ({"stream_options": {"resumable": True}}, "stream_options"),
         ({"background": True, "store": False}, "store"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         (

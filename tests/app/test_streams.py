@@ -233,6 +233,31 @@ async def test_only_so_many_are_kept(kept: Served, monkeypatch: pytest.MonkeyPat
         assert text_of(numbered((await task).text)) == expected_text("busy", 2)
 
 
+async def test_a_released_writer_waits_for_nobody_and_keeps_the_last() -> None:
+    recording = Recording(limit=1000)
+    writing = asyncio.create_task(_write(recording, 100))
+    await asyncio.sleep(0)
+    assert not writing.done()
+    recording.release()
+    await writing
+    with pytest.raises(ApiError) as lost:
+        recording.read(0)
+    assert (lost.value.status, lost.value.detail.code) == (410, "events_lost")
+    rest = [piece async for piece in recording.read(95)]
+    assert numbered(b"".join(rest).decode()) == [(n, str(n)) for n in range(96, 101)]
+
+
+async def test_a_reader_of_a_released_writer_loses_nothing_from_then_on() -> None:
+    recording = Recording(limit=1000)
+    recording.release()
+    writing = asyncio.create_task(_write(recording, 100))
+    pieces = recording.read(0)
+    await asyncio.sleep(0)
+    assert not writing.done()
+    found = b"".join([piece async for piece in pieces])
+    assert numbered(found.decode()) == [(n, str(n)) for n in range(1, 101)]
+
+
 async def test_a_writer_waits_for_a_reader_and_read_events_make_room() -> None:
     recording = Recording(limit=1000)
     writing = asyncio.create_task(_write(recording, 100))
