@@ -46,6 +46,11 @@ export function asCurl(body) {
 // Parameters that the official client does not know; it sends them as they are.
 const EXTRA = new Set(["top_k", "min_p", "repetition_penalty"]);
 
+const PRINT_CALLS = [
+  "        for call in choice.delta.tool_calls or []:",
+  '            print(call.function.name or "", call.function.arguments or "", sep="", end="", flush=True)',
+];
+
 export function asPython(body) {
   const known = Object.entries(body).filter(([name]) => !EXTRA.has(name));
   const extra = Object.entries(body).filter(([name]) => EXTRA.has(name));
@@ -57,7 +62,8 @@ export function asPython(body) {
     "stream = client.chat.completions.create(", ...lines, ")",
     "for chunk in stream:",
     "    for choice in chunk.choices:",
-    '        print(choice.delta.content or "", end="", flush=True)', "",
+    '        print(choice.delta.content or "", end="", flush=True)',
+    ...(body.tools ? PRINT_CALLS : []), "",
   ].join("\n");
 }
 

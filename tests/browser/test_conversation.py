@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -73,6 +75,22 @@ async def test_nothing_is_sent_while_an_editor_holds_no_json(page: Page, editor:
     assert bodies == []
     await page.get_by_text("The request as code").click()
     await expect(page.locator("#snippet")).to_contain_text("Not JSON")
+
+
+async def test_the_request_as_python_prints_the_calls_of_tools(page: Page) -> None:
+    await page.locator("#tools-card > summary").click()
+    await page.get_by_role("button", name="Insert an example").click()
+    await page.get_by_text("The request as code").click()
+    await page.get_by_role("button", name="Python").click()
+    code = await page.locator("#snippet").inner_text()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, error = await process.communicate()
+    assert error == b""
+    name, brace, rest = out.decode().partition("{")
+    arguments, _ = json.JSONDecoder().raw_decode(brace + rest)
+    assert (name, set(arguments)) == ("get_weather", {"city", "unit"})
 
 
 async def test_thoughts_are_shown_before_the_answer(
