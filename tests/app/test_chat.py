@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.app.harness import Served, chat_body, error_of, events
-from tests.fakes import hashed_tokens, say
+from tests.fakes import IM_END, hashed_tokens, say
 
 PROMPT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
@@ -155,6 +156,32 @@ async def test_every_role_and_content_form_is_taken(served: Served) -> None:
     ]
     response = await served.post("chat/completions", chat_body() | {"messages": messages, "max_tokens": 1})
     assert response.status_code == 200
+
+
+async def test_parts_of_every_role_are_the_same_prompt_as_their_text(served: Served) -> None:
+    """A31"""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+
+    def conversation(content: Callable[[str], Any], nothing: Any) -> list[dict[str, Any]]:
+        return [
+            {"role": "system", "content": content("Be kind.")},
+            {"role": "user", "content": content("hi")},
+            {"role": "assistant", "content": nothing, "tool_calls": [call]},
+            {"role": "tool", "content": content("sunny"), "tool_call_id": "1"},
+            {"role": "system", "content": content("Now be brief.")},
+        ]
+
+    def parts(text: str) -> list[dict[str, str]]:
+        return [{"type": "text", "text": half} for half in (text[:2], text[2:])]
+
+    prompts = []
+    for messages in (conversation(str, None), conversation(parts, []), conversation(parts, "")):
+        body = chat_body(max_tokens=1) | {"messages": messages}
+        assert (await served.post("chat/completions", body)).status_code == 200
+        row = served.runner.batches[-1].samples[0]
+        prompts.append(row.tokens[: row.num_prompt])
+    assert prompts[0] == prompts[1] == prompts[2]
+    assert prompts[0].count(IM_END) == 5
 
 
 async def test_max_completion_tokens_wins(served: Served) -> None:
