@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 OPTIONS = Config
+EXIT_HANGS = 70
+"""Exit code (EX_SOFTWARE of sysexits.h) after a step that did not end even when it was told to."""
+
+_log = logging.getLogger("radish.app")
 
 
 def run(config: Config) -> int:
@@ -45,6 +50,11 @@ def run(config: Config) -> int:
         )
     if tracing is not None:
         tracing.shutdown()
+    if engine.hangs:
+        _log.critical("a step does not end, so the process is ended without it")
+        logging.shutdown()
+        # Python would wait for the step's thread.
+        os._exit(EXIT_HANGS)
     return 0
 
 

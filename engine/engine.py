@@ -118,6 +118,11 @@ class Engine:
         """Whether the step loop runs."""
         return self._loop.is_alive
 
+    @property
+    def hangs(self) -> bool:
+        """Whether it was stopped in a step that did not end: then this process can only be made to exit."""
+        return self._loop.hangs
+
     async def drain(self, timeout_s: float) -> None:
         """Take no new requests and let the running ones finish, for `timeout_s` seconds at most."""
         self._accepting = False
@@ -125,7 +130,10 @@ class Engine:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
 
     async def stop(self) -> None:
-        """End everything now; unfinished sequences end with reason "abort"."""
+        """End everything now; unfinished sequences end with reason "abort".
+
+        A step in flight gets the shorter of 10 s and `config.step_timeout` to end; see `hangs`.
+        """
         self._accepting = False
         for sequence in list(self._live.values()):
             self._finish(sequence, Update(index=sequence.index, finish_reason="abort"))
@@ -220,10 +228,13 @@ class Engine:
         if min(request.prompt) < 0 or max(request.prompt) >= self.vocab_size:
             raise InvalidRequestError(f"token ids must be in [0, {self.vocab_size})", param="prompt")
         params = request.params
-        ends = self.tokenizer.eos_ids | params.stop_token_ids
-        if params.min_tokens and params.allowed_token_ids and params.allowed_token_ids <= ends:
+        barred = {word[0] for word in params.bad_words if len(word) == 1}
+        if params.min_tokens:
+            barred |= self.tokenizer.eos_ids | params.stop_token_ids
+        if params.allowed_token_ids and params.allowed_token_ids <= barred:
             raise InvalidRequestError(
-                "min_tokens leaves none of the allowed tokens to begin with: each ends the output",
+                "None of the allowed tokens may begin the output: each is a bad word, or would end it before "
+                "min_tokens",
                 param="allowed_token_ids",
             )
         least = request.grammar.min_tokens if request.grammar and request.params.ensure_complete else None

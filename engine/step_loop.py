@@ -38,6 +38,8 @@ from engine.watchdog import Watchdog
 _log = logging.getLogger("radish.engine")
 
 _LAG_PERIOD_S = 0.1
+_LAST_STEP_S = 10.0
+"""How long a step may go on once the loop is to stop."""
 _OVERLAP = 1 / 12
 """Share of a step's time, about, that planning the next one and giving out tokens takes."""
 
@@ -97,7 +99,11 @@ class StepLoop:
         self._masker = ThreadPoolExecutor(1, thread_name_prefix="radish-masks")
         self._work = asyncio.Event()
         self._watchdog = Watchdog(config.step_timeout, self._describe)
+        self._last_step_s = min(_LAST_STEP_S, config.step_timeout)
+        self.hangs = False
+        """Whether the loop was stopped in a step that did not end: its thread never may."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = False
 
     def start(self) -> None:
         """Begin to run steps, on the running event loop."""
@@ -105,13 +111,18 @@ class StepLoop:
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._measure_lag())]
 
     async def stop(self) -> None:
-        """Run no further step; waits for the one in flight."""
+        """Run no further step; waits for the one in flight, unless it hangs."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A step may take long, or for ever; clients are told meanwhile.
-        await asyncio.to_thread(self._worker.shutdown)
-        self._masker.shutdown()
+        if not self._stopped:
+            self._stopped = True
+            # In their order: what comes after the step in flight is done when that is.
+            ends = [executor.submit(_nothing) for executor in (self._worker, self._masker)]
+            for executor in (self._worker, self._masker):
+                executor.shutdown(wait=False)
+            _, hanging = await asyncio.wait(map(asyncio.wrap_future, ends), timeout=self._last_step_s)
+            self.hangs = bool(hanging)
         self._watchdog.stop()
 
     @property
@@ -317,3 +328,7 @@ class StepLoop:
             due = loop.time() + _LAG_PERIOD_S
             await asyncio.sleep(_LAG_PERIOD_S)
             self._stats.loop_lag.observe(max(0.0, loop.time() - due))
+
+
+def _nothing() -> None:
+    """What an executor does last."""

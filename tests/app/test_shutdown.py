@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import pytest
 
+from app.serve import EXIT_HANGS
 from app.server import create_app, serve
 from app.state import AppState
 from engine.engine import Engine
@@ -107,6 +110,58 @@ async def test_a_second_sigterm_ends_what_runs() -> None:
         await until(lambda: server.engine.stats.finished["abort"] == 1)
         server.runner.resume()
         assert last_error(await stream) == "The server ended the request to shut down."
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+async def test_a_step_that_never_ends_does_not_keep_the_server(signals: int) -> None:
+    async with process(step_timeout=0.1, drain_timeout=0.1 if signals == 1 else 1000) as server:
+        server.runner.pause()
+        stream = server.stream()
+        await until(lambda: server.engine.load().running == 1)
+        terminate()
+        if signals == 2:
+            await until(server.state.draining.is_set)
+            terminate()
+        assert last_error(await stream) == "The server ended the request to shut down."
+        await server.serving
+        assert server.engine.hangs
+
+
+_HANGING = """
+from engine import load
+from app.serve import run
+from tests.fakes import fake_engine
+
+engine, runner = fake_engine(port=0, step_timeout=0.1, drain_timeout=1000)
+runner.pause()
+load.load_engine = lambda config, progress: engine
+run(engine.config)
+"""
+
+
+async def test_the_process_ends_though_a_step_does_not() -> None:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _HANGING, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert child.stdout is not None
+        url = (await child.stdout.readline()).decode().split()[-1]
+        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+            body = {"model": "fake", "prompt": "x", "stream": True}
+            stream = asyncio.create_task(http.post("/v1/completions", json=body))
+            while (await http.get("/ready")).status_code == 200:  # noqa: ASYNC110  nothing tells when
+                await asyncio.sleep(0.01)
+            child.terminate()
+            while not stream.done():  # a stuck server does not say that it drains
+                child.terminate()
+                await asyncio.sleep(0.05)
+            assert last_error(await stream) == "The server ended the request to shut down."
+        async with asyncio.timeout(20):
+            assert await child.wait() == EXIT_HANGS
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
 
 
 async def test_the_live_feed_does_not_wait_for_its_next_frame() -> None:

@@ -112,12 +112,26 @@ async def test_stop_strings_count_after_min_tokens() -> None:
         assert (output.text, output.stop_reason) == ("a.b.c", ".")
 
 
-async def test_min_tokens_and_allowed_tokens_must_leave_a_choice() -> None:
-    async with running() as (engine, _):
-        wanted = generate_request("hi", min_tokens=2, allowed_token_ids=frozenset({IM_END}))
-        with pytest.raises(InvalidRequestError, match="each ends the output") as refused:
-            engine.submit(wanted, request_id="r")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"min_tokens": 2, "allowed_token_ids": frozenset({IM_END})},
+        {"min_tokens": 2, "allowed_token_ids": frozenset({7, IM_END}), "stop_token_ids": frozenset({7})},
+        {"min_tokens": 2, "allowed_token_ids": frozenset({7, IM_END}), "bad_words": ((7,), (8,))},
+        {"allowed_token_ids": frozenset({7, 8}), "bad_words": ((7,), (8,))},
+    ],
+)
+async def test_some_allowed_token_must_be_possible(fields: dict[str, Any]) -> None:
+    """And one that is possible is enough."""
+    async with running(script=lambda row: 9) as (engine, _):
+        with pytest.raises(InvalidRequestError, match="None of the allowed tokens may begin") as refused:
+            engine.submit(generate_request("hi", **fields), request_id="r")
         assert refused.value.param == "allowed_token_ids"
+        fields["allowed_token_ids"] |= {9}
+        (output,) = await collect(
+            engine.submit(generate_request("hi", max_tokens=3, **fields), request_id="r")
+        )
+        assert output.token_ids == [9, 9, 9]
 
 
 async def test_choices_have_their_own_texts_and_share_the_prompt() -> None:
