@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -14,11 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.batch import Batch, Masks, SampleRow
+from engine.batch import Batch, Masks, SampleRow, StepOutput
 from engine.batch_part import part
+from engine.isolation import _joined
 from engine.params import SamplingParams
 from engine.runner import ModelRunner
 from engine.sampler import Sampler
+from engine.stream import TokenLogprob
 from grammars.spec import Constraint
 from tests.engine.test_engine import hashed_text, running
 from tests.engine.test_faults import ended, has, recovering
@@ -213,6 +216,65 @@ def test_parts_are_the_batch(rows: list[tuple[int, int, bool]], cuts: set[int]) 
         assert whose == masks.bits[:, 0].tolist()
         num_masked += len(whose)
     assert num_masked == len(bits)
+
+
+def test_every_field_of_an_output_is_joined() -> None:
+    """A field that is new has to be joined, and given values here."""
+    joined = {
+        "token_ids": ([1, 2], [3], [1, 2, 3]),
+        "logprobs": ([None, TokenLogprob(2, -0.5, ())], [None], [None, TokenLogprob(2, -0.5, ()), None]),
+        "prompt_logprobs": ([TokenLogprob(4, -1.0, ())], [TokenLogprob(5, -2.0, ())], None),
+        "embeddings": ([np.array([1], np.float32)], [np.array([2], np.float32)], None),
+        "failed": ({1: "a"}, {0: "b", 2: "c"}, {1: "a", 5: "b", 7: "c"}),
+        "forward_s": (1.0, 2.0, 3.0),
+        "sample_s": (0.25, 0.5, 0.75),
+    }
+    assert joined.keys() == {field.name for field in fields(StepOutput)}
+    first, second = (
+        StepOutput(**{name: values[index] for name, values in joined.items()})  # type: ignore[arg-type]  # mixed
+        for index in (0, 1)
+    )
+    whole = _joined(first, second, num_rows=5)
+    for name, (one, other, both) in joined.items():
+        expected = both if both is not None else [*one, *other]  # type: ignore[misc]  # lists
+        assert getattr(whole, name) == expected, name
+
+
+def test_every_field_of_a_batch_is_cut() -> None:
+    """Half of a batch has half of everything but what is for all of it. A field that is new has to be cut
+    likewise and given a value here, or be named as one that is not cut."""
+    none = np.zeros(0, np.int64)
+    masked: Future[Masks | None] = Future()
+    masked.set_result(Masks(rows=np.arange(2), bits=np.ones((2, 1), np.int32)))
+    batch = Batch(
+        token_ids=np.arange(4),
+        pending_at=none,
+        pending_from=none,
+        positions=np.array([0, 1, 0, 1]),
+        query_starts=np.array([0, 2, 4], np.int32),
+        context_lens=np.array([2, 2], np.int32),
+        page_table=np.array([[0], [1]], np.int32),
+        kv_slots=np.arange(4),
+        logit_rows=np.array([1, 3, 0, 2]),
+        samples=[_sample(0), _sample(1)],
+        prompt_next=np.array([1, 3]),
+        prompt_top=[1, 1],
+        embed_rows=np.array([1, 3]),
+        masks=masked,
+        released=[7],
+    )
+    uncut = {"pending_at", "pending_from", "released"}
+    piece = part(batch, 2, 4)
+    for name in {field.name for field in fields(Batch)} - uncut:
+        # There is one start more than rows.
+        halves = 2 * len(_rows(piece, name)) - (name == "query_starts")
+        assert halves == len(_rows(batch, name)) > 0, name
+    assert piece.released == [7]
+
+
+def _rows(batch: Batch, name: str) -> Any:
+    value = getattr(batch, name)
+    return value.result().rows if isinstance(value, Future) else value
 
 
 def _sample(key: int) -> SampleRow:
