@@ -23,7 +23,7 @@ _MISSING = re.compile(r"missing required field `([^`]+)`")
 def check_structure(body: bytes) -> str | None:
     """What is wrong with the document's structure: nested too deep, or a key given twice; None if nothing.
 
-    Keys are compared as written; a document that is not JSON gets no verdict here.
+    A document that is not JSON gets no verdict here.
     """
     keys: list[set[bytes]] = []
     for token in _STRUCTURE.finditer(body):
@@ -31,7 +31,7 @@ def check_structure(body: bytes) -> str | None:
         if first == 0x22:  # "
             if token["key"] is None or not keys:
                 continue
-            key = token["string"]
+            key = _spelled_out(token["string"])
             if key in keys[-1]:
                 return f"The key {key.decode('utf-8', 'replace')} appears twice in one object."
             keys[-1].add(key)
@@ -42,6 +42,16 @@ def check_structure(body: bytes) -> str | None:
         elif keys:
             keys.pop()
     return None
+
+
+def _spelled_out(key: bytes) -> bytes:
+    """A key as it is written without escapes that it does not need."""
+    if b"\\" not in key:
+        return key
+    try:
+        return msgspec.json.encode(msgspec.json.decode(key, type=str))
+    except msgspec.DecodeError:
+        return key
 
 
 def error_path(body: bytes, error: msgspec.DecodeError) -> str | None:

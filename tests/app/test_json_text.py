@@ -48,6 +48,8 @@ def test_depth_is_bounded(brackets: str, depth: int, passes: bool) -> None:
         ('{"a":1,"a":2}', "a"),
         ('{"x":{"a":1, "b":[{"a":1}], "a" : 3}}', "a"),
         ('[{"a":1},{"a":1},{"b\\"":1,"b\\"":2}]', 'b\\"'),
+        ('{"model":1,"m\\u006fdel":2}', "model"),
+        ('{"\\u00e9/":1,"é\\/":2}', "é/"),
     ],
 )
 def test_a_key_given_twice_is_found(body: str, key: str) -> None:
