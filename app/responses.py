@@ -156,7 +156,7 @@ async def create_response(state: AppState, body: bytes) -> Exchange:
     draft = _draft(request, identity, store=store, background=background)
     if background:
         state.responses.put(StoredResponse(draft, messages))
-    reply = ResponsesReply(draft, chat.splitter(), keep)
+    reply = ResponsesReply(draft, chat.splitter(), state.engine.tokenizer, keep)
     # In the background every stream can be gone on with, and lives as long as the response is being made.
     options = StreamOptions(continuous_usage_stats=True, resumable=given.resumable and not background)
     return Exchange(chat.generation, reply, request.stream or False, options, ResponsesWire(reply.failed))

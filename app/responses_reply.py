@@ -28,6 +28,7 @@ from app.responses_wire import (
     ItemAdded,
     ItemDone,
     MessageItem,
+    OutputTokensDetails,
     PartAdded,
     PartDone,
     ReasoningDelta,
@@ -43,8 +44,10 @@ from app.responses_wire import (
     TextPart,
 )
 from app.sse import named_event
+from app.thinking import count_thought
 from app.tool_calls import CallArguments, CallStart, Content, Piece, Reasoning, Splitter, pieces_of
 from engine.stream import Update
+from engine.tokenizer import Tokenizer
 
 
 class ResponsesWire:
@@ -76,12 +79,21 @@ class ResponsesReply:
     Args:
         draft: the response as it is before there is any output.
         splitter: reads the choice's text.
+        tokenizer: to count the tokens of a thought.
         on_end: called with the response that has ended; gives the one to tell of.
     """
 
-    def __init__(self, draft: Response, splitter: Splitter, on_end: Callable[[Response], Response]) -> None:
+    def __init__(
+        self,
+        draft: Response,
+        splitter: Splitter,
+        tokenizer: Tokenizer,
+        on_end: Callable[[Response], Response],
+    ) -> None:
         self.draft = draft
         self._splitter = splitter
+        self._tokenizer = tokenizer
+        self._token_ids: list[int] = []
         self._on_end = on_end
         self._items: list[Item] = []
 
@@ -90,6 +102,7 @@ class ResponsesReply:
         yield InProgress(response=self.draft)
 
     def chunks(self, update: Update, usage: ChunkUsage) -> Iterator[Event]:
+        self._token_ids += update.token_ids
         for piece in pieces_of(self._splitter, update):
             yield from self._take(piece)
         if update.finish_reason is not None:
@@ -117,10 +130,16 @@ class ResponsesReply:
                 input_tokens=usage.prompt_tokens,
                 input_tokens_details=InputTokensDetails(usage.prompt_tokens_details.cached_tokens),
                 output_tokens=usage.completion_tokens,
+                output_tokens_details=OutputTokensDetails(self._reasoning_tokens()),
                 total_tokens=usage.total_tokens,
             ),
         )
         return self._on_end(response)
+
+    def _reasoning_tokens(self) -> int:
+        if self._items and isinstance(self._items[0], ReasoningItem):
+            return count_thought(self._token_ids, self._tokenizer)
+        return 0
 
     def failed(self, error: ApiError) -> Response:
         """The response that ended before it was finished."""

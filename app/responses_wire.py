@@ -153,14 +153,14 @@ class InputTokensDetails(msgspec.Struct):
 
 
 class OutputTokensDetails(msgspec.Struct):
-    reasoning_tokens: int = 0
+    reasoning_tokens: int
 
 
 class ResponseUsage(msgspec.Struct, kw_only=True):
     input_tokens: int
     input_tokens_details: InputTokensDetails
     output_tokens: int
-    output_tokens_details: OutputTokensDetails = msgspec.field(default_factory=OutputTokensDetails)
+    output_tokens_details: OutputTokensDetails
     total_tokens: int
 
 

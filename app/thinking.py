@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, auto
 
 from app.tool_calls import Piece, Reasoning, Splitter
 from engine.stream import FinishReason
+from engine.tokenizer import Tokenizer
 
 OPEN = "<think>"
 CLOSE = "</think>"
@@ -80,6 +82,18 @@ class Thinking:
         if thought:
             self._has_thought = True
             pieces.append(Reasoning(thought))
+
+
+def count_thought(token_ids: Iterable[int], tokenizer: Tokenizer) -> int:
+    """How many of an answer's tokens belong to the thought it begins with, the tags included."""
+    tail, close, count = b"", CLOSE.encode(), 0
+    for token_id in token_ids:
+        count += 1
+        tail += tokenizer.bytes_of(token_id, skip_special=False)
+        if close in tail:
+            break
+        tail = tail[-len(close) :]
+    return count
 
 
 def _begun(text: str) -> int:

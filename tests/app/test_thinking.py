@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -170,6 +171,28 @@ async def test_a_budget_too_small_for_thought_and_answer_is_refused(
     assert response.status_code == 400
     assert f"has {len('</think>yes')} tokens" in response.json()["error"]["message"]
     assert _parts(await served.chat(**extra, max_tokens=11), stream=False)[1] == "yes"
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "thought"),
+    [
+        ("<think>hm</think>\nYes.", 99, len("<think>hm</think>")),
+        ("<think>hm, and on", 9, 9),
+        ("<think>\n</think>\nYes.", 99, 0),
+        ("Yes.", 99, 0),
+    ],
+)
+async def test_the_tokens_of_a_thought_are_counted(
+    served: Served, monkeypatch: pytest.MonkeyPatch, text: str, limit: int, thought: int
+) -> None:
+    monkeypatch.setattr(served.state, "thinks", True)
+    served.runner.script = say(text)
+    body = {"model": "fake", "input": "x", "max_output_tokens": limit}
+    usage = (await served.post("responses", body)).json()["usage"]
+    assert usage["output_tokens_details"] == {"reasoning_tokens": thought}
+    assert usage["output_tokens"] == min(limit, len(text) + 1)
+    *_, last = (await served.post("responses", body | {"stream": True})).text.strip().split("data: ")
+    assert json.loads(last)["response"]["usage"]["output_tokens_details"] == {"reasoning_tokens": thought}
 
 
 async def test_thoughts_in_the_other_apis(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
