@@ -146,12 +146,58 @@ def _unique(arrays: Arrays, rule: MakeRule, values: ListValues) -> Sequence:
     if many is not None and (arrays.high is None or arrays.high > len(many)):
         # After so many there is no other left.
         arrays = replace(arrays, high=len(many))
-    if arrays.high is not None and arrays.low > arrays.high:
+    if count:
+        arrays = _with_room(arrays, formulas, places, values)
+    if (arrays.high is not None and arrays.low > arrays.high) or _runs_out(arrays, formulas, values):
         nowhere = State(first=True)
         return Sequence(False, nowhere, [nowhere])
     sequence = _Counting(arrays, rule).build() if arrays.contains else _plain(arrays, rule)
     sequence.distinct = True
     return sequence
+
+
+def _with_room(
+    arrays: Arrays,
+    formulas: list[Formula],
+    places: list[list[tuple[Any, Formula]] | None],
+    values: ListValues,
+) -> Arrays:
+    """The same arrays, no longer than there are items for; each place with few values keeps one for itself.
+
+    Raises:
+        UnenforceableError: other places may take all that a place has, and no automaton keeps track of it.
+    """
+    for index, place in enumerate(places):
+        found = place if place is not None else values(formulas[index], MAX_COUNTED)
+        if found is None:
+            continue
+        few = len(found)
+        rivals = sum(values(conj((formulas[index], other)), MAX_COUNTED) != [] for other in formulas[:index])
+        is_rest = index == len(places) - 1
+        if (is_rest and rivals and few) or (not is_rest and few <= rivals):
+            raise UnenforceableError("the few values of one item may all be taken by others", "uniqueItems")
+        if is_rest:
+            most = index + few
+            arrays = replace(arrays, high=most if arrays.high is None else min(arrays.high, most))
+    return arrays
+
+
+def _runs_out(arrays: Arrays, formulas: list[Formula], values: ListValues) -> bool:
+    """Whether more items are to satisfy a `contains` than there are different ones.
+
+    Raises:
+        UnenforceableError: of few values that several ask for, one may need what another has used.
+    """
+    few = False
+    for contains in arrays.contains:
+        if contains.low > 1 or len(arrays.contains) > 1 or len(formulas) > 1:
+            found = values(conj((formulas[-1], contains.item)), MAX_COUNTED)
+            few = few or found is not None
+            if found is not None and len(formulas) == 1 and len(found) < contains.low:
+                return True
+    if few and (len(arrays.contains) > 1 or len(formulas) > 1):
+        raise UnenforceableError("it may take the few values that contains asks for", "uniqueItems")
+    return False
 
 
 class _Distinct:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from grammars.regular.ast import NOTHING, Regex
+from grammars.regular.ast import NOTHING, Regex, complement, intersect, literal
 from grammars.regular.questions import TooManyStatesError
 from grammars.schema.endings import end_text, fresh_word
 from grammars.schema.partial import write
@@ -14,7 +14,7 @@ from grammars.schema.shapes import Key, Text
 from grammars.schema.steps_left import complete_multiple
 from grammars.schema.tables import Part
 
-MAX_STEPS = 4000
+MAX_STEPS = 500
 _MAX_WORDS = 64
 """So many texts of one place are tried."""
 
@@ -166,16 +166,15 @@ def _endings(left: Regex, rest: bytes, taken: Callable[[str], bool]) -> Iterator
 
 def _words(regex: Regex, taken: Callable[[str], bool]) -> Iterator[str]:
     """Texts of a language that are not taken, short ones first; not more than a limit."""
-    tried: set[str] = set()
-    while len(tried) < _MAX_WORDS:
+    for _ in range(_MAX_WORDS):
         try:
-            word = fresh_word(regex, lambda word: word in tried or taken(word))
+            word = fresh_word(regex, taken)
         except TooManyStatesError:
             return
         if word is None:
             return
         yield word
-        tried.add(word)
+        regex = intersect((regex, complement(literal(word))))
 
 
 def _spelled(text: Text) -> Iterator[bytes]:

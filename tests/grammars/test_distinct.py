@@ -10,6 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from grammars.base import GrammarError
 from grammars.llg import LlgGrammar
 from grammars.lower import lower
 from grammars.spec import Constraint
@@ -45,6 +46,16 @@ SCHEMAS = {
         "items": _closed(k=KIND),
         "uniqueItems": True,
     },
+    "a text, then few": {
+        "type": "array",
+        "prefixItems": [{"type": "string", "maxLength": 2}],
+        "items": {"type": "integer", "minimum": 1, "maximum": 3},
+        "uniqueItems": True,
+        "minItems": 3,
+    },
+    "few are asked for": _distinct(
+        {"type": "integer"}, contains={"enum": [5, 6]}, minContains=2, minItems=2, maxItems=3
+    ),
     "optional": _distinct(_closed([], a={"type": "string", "pattern": "^[ab]$"}), maxItems=3),
 }
 
@@ -79,6 +90,27 @@ def test_equal_items_come_once(
     grammar = _grammar(schema, vocabulary)
     assert [text for text in valid if not accepts(grammar, vocabulary, text)] == []
     assert [text for text in invalid if accepts(grammar, vocabulary, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"prefixItems": [BOOLEAN, {"const": True}], "items": {"type": "string"}}, "taken by others"),
+        ({"prefixItems": [{"type": "string"}, {"enum": ["a"]}]}, "taken by others"),
+        ({"prefixItems": [{"type": "string"}], "items": {"enum": ["a", "b"]}}, "taken by others"),
+        ({"contains": {"enum": [1, 2]}, "allOf": [{"contains": {"enum": [1, 3]}}]}, "contains asks for"),
+    ],
+)
+def test_an_item_whose_few_values_others_may_take_is_refused(schema: Any, why: str) -> None:
+    """Else all of them might be gone when its turn comes."""
+    with pytest.raises(GrammarError, match=why) as refusal:
+        lower(Constraint.json_schema({"type": "array", "uniqueItems": True, **schema}))
+    assert (refusal.value.keyword, refusal.value.pointer) == ("uniqueItems", "/uniqueItems")
+
+
+def test_more_items_cannot_be_asked_for_than_there_are() -> None:
+    with pytest.raises(GrammarError, match="no value satisfies"):
+        lower(Constraint.json_schema(_distinct({}, contains={"const": 5}, minContains=2)))
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
