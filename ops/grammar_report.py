@@ -1,10 +1,12 @@
 """Compare grammar engines on schemas with right verdicts, and print the table that the README shows.
 
-    .venv/bin/python ops/grammar_report.py [--engine NAME ...] [--set NAME ...] [--limit SECONDS]
+    .venv/bin/python ops/grammar_report.py [--engine NAME ...] [--set NAME ...] [--limit S] [--generate N]
 
 Engines other than ours take part where they are installed. A group of a set is *right* when every instance
 gets its verdict (a refusal is right where there is nothing to accept), *refused* when the schema is not
-taken, *narrow* when something valid is masked, *wrong* when something invalid is let through.
+taken, *narrow* when something valid is masked, *wrong* when something invalid is let through. *Generated* is
+how many answers of the embedded model at temperature 1, to so many schemas of the set drawn at random, are
+valid: all that ended, by themselves or by their budget.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from grammars.compiler import Compiler  # noqa: E402
 from grammars.spec import Constraint  # noqa: E402
 from grammars.vocab import Vocabulary  # noqa: E402
 from ops.grammar_engines import ENGINES, Outcome, embedded_vocabulary, examine  # noqa: E402
+from ops.grammar_generations import generate  # noqa: E402
 from tests.grammars.order import as_declared  # noqa: E402
 
 SETS = {
@@ -41,6 +44,8 @@ SETS = {
     "json-schema-test-suite-draft2020-12": "https://json-schema.org/draft/2020-12/schema",
 }
 MEMORY_BYTES = 6 << 30
+HEAD = ["schemas", "engine", "wrong", "right", "narrow", "refused", "compile ms", "mask ms", "mask = accept"]
+PROGRESS = 25
 
 
 class Case(NamedTuple):
@@ -119,7 +124,7 @@ def classify(outcome: Outcome, case: Case) -> str:
 
 
 def report(name: str, engine_name: str, engine: Any, vocabulary: Vocabulary, limit_s: float) -> list[str]:
-    """One row of the table."""
+    """One row of the table, but for what was generated."""
     cases = read_cases(name)
     counts: Counter[str] = Counter()
     compile_s: list[float] = []
@@ -132,8 +137,8 @@ def report(name: str, engine_name: str, engine: Any, vocabulary: Vocabulary, lim
         mask_s += outcome.mask_s
         checked += outcome.checked
         inconsistent += outcome.inconsistent
-        if sys.stderr.isatty():
-            print(f"\r{engine_name}: {name} {number + 1}/{len(cases)} ", end="", file=sys.stderr, flush=True)
+        if (number + 1) % PROGRESS == 0:
+            print(f"{engine_name}: {name} {number + 1}/{len(cases)}", file=sys.stderr, flush=True)
     share = f"{100 * counts['right'] / len(cases):.1f} %"
     agreement = f"{100 * (1 - inconsistent / max(1, checked)):.2f} % of {checked}"
     columns = [counts["wrong"], share, counts["narrow"], counts["refused"]]
@@ -166,6 +171,11 @@ async def server_compile_times(vocabulary: Vocabulary) -> str:
     return f"{_milliseconds(seconds)} ms over {len(seconds)} schemas"
 
 
+def print_row(cells: list[str]) -> None:
+    """In Markdown."""
+    print("| " + " | ".join(cells) + " |")
+
+
 def main() -> None:
     """Run and print."""
     installed = [name for name in ENGINES if name.startswith("radish") or find_spec(name.replace("-", "_"))]
@@ -175,20 +185,28 @@ def main() -> None:
     parser.add_argument("--engine", action="append", choices=list(ENGINES), help="only these engines")
     parser.add_argument("--set", action="append", choices=list(SETS), help="only these sets of schemas")
     parser.add_argument("--limit", type=float, default=10.0, help="seconds for one schema")
+    parser.add_argument(
+        "--generate", type=int, default=40, help="schemas of each set to generate for; 0: none"
+    )
     arguments = parser.parse_args()
     vocabulary = embedded_vocabulary()
     vocabulary.tokenizer, vocabulary.spellings  # noqa: B018 (built once, before processes are forked)
-    rows = [
-        ["schemas", "engine", "wrong", "right", "narrow", "refused", "compile ms", "mask ms", "mask = accept"]
-    ]
-    for name in arguments.set or SETS:
-        for engine_name in arguments.engine or installed:
-            engine = ENGINES[engine_name](vocabulary)
-            rows.append(report(name, engine_name, engine, vocabulary, arguments.limit))
-    for number, row in enumerate(rows):
-        print("| " + " | ".join(row) + " |")
-        if number == 0:
-            print("|" + "---|" * len(row))
+    names = arguments.set or list(SETS)
+    rows = {
+        (name, engine_name): report(
+            name, engine_name, ENGINES[engine_name](vocabulary), vocabulary, arguments.limit
+        )
+        for name in names
+        for engine_name in arguments.engine or installed
+    }
+    # Last: after it there are threads, and no more processes are to be forked.
+    generated = generate(
+        {name: [case.schema for case in read_cases(name)] for name in names}, arguments.generate
+    )
+    print_row([*HEAD, "generated"])
+    print("|" + "---|" * (len(HEAD) + 1))
+    for (name, engine_name), row in rows.items():
+        print_row([*row, generated[name] if engine_name == "radish" else "-"])
     print("\nMilliseconds are p50 / p99 / max of processor time.")
     print("Compiled as the server does it:", asyncio.run(server_compile_times(vocabulary)))
 
