@@ -100,13 +100,13 @@ async def test_a_structural_tag_holds(real: Served, field: str) -> None:
     tag = {"type": "structural_tag", **LEGACY}
     lines = [f'{city}: <call=weather>{{"city":"{city}"}}</call>\n' for city in ("Bern", "Rome", "Lima")]
     fields: dict[str, Any] = {field: tag, "max_tokens": 48}
-    answers = await asyncio.gather(
-        *(real.complete(f"{''.join(lines)}Oslo:", **fields, temperature=1.0, seed=seed) for seed in SEEDS)
+    *answers, bound, plain = await asyncio.gather(
+        *(real.complete(f"{''.join(lines)}Oslo:", **fields, temperature=1.0, seed=seed) for seed in SEEDS),
+        real.complete("The sky is", **fields, temperature=0.0),
+        real.complete("The sky is", max_tokens=48, temperature=0.0),
     )
     texts = [answer.json()["choices"][0]["text"] for answer in answers]
     assert any("<call=" in text for text in texts)
     for text in texts:
         assert check(text) == re.findall(r"<call=(\w+)>", text)
-    bound = await real.complete("The sky is", **fields, temperature=0.0)
-    plain = await real.complete("The sky is", max_tokens=48, temperature=0.0)
     assert bound.json()["choices"][0]["text"] == plain.json()["choices"][0]["text"]
