@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
 _BACKLOG = 2048
+_UNSENT = 128 * 1024
+"""Bytes the kernel takes for a connection beyond what is on its way. By itself it takes megabytes: a client
+that does not read would not be noticed for long, and many of them would hold much memory."""
 _FLUSH_S = 5
 """After draining: how long finished answers may take to reach slow clients."""
 
@@ -217,6 +220,7 @@ def listen(config: Config) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)  # connections inherit it
         listener.bind((config.host, config.port))
         listener.listen(_BACKLOG)
     except OSError:

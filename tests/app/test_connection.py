@@ -54,6 +54,22 @@ async def test_a_stalled_reader_is_dropped_and_its_pages_are_free() -> None:
         await become_quiet(served, known)
 
 
+async def test_a_stalled_reader_is_noticed_before_megabytes_are_buffered() -> None:
+    """An answer of 1.3 MB does not disappear in the kernel, which would take up to 4 MB."""
+    async with (
+        serving(write_timeout=0.1, max_context=4000) as served,
+        raw_client(served, receive_buffer=4096) as client,
+    ):
+        client.post("chat/completions", chat_body(**{**ENDLESS, "max_tokens": 1000}, stream=True))
+        await until(lambda: sum(served.engine.stats.finished.values()) == 1, 60)
+        await until(lambda: not served.server.server_state.connections)
+        text = b""
+        with suppress(ConnectionResetError):
+            while some := await client.reader.read(1 << 20):
+                text += some
+        assert b"[DONE]" not in text
+
+
 async def test_a_reader_that_reads_late_gets_everything() -> None:
     async with (
         serving(write_timeout=60, max_context=4000) as served,
