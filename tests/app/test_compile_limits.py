@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 
 from grammars import pool
-from tests.app.harness import Served, error_of, serving, until
+from tests.app.harness import Served, error_of, events, serving, until
 from tests.fakes import hashed_tokens
 
 # An automaton with as many states, built by code that nothing can interrupt.
@@ -38,6 +40,48 @@ async def refused_beside_others(
     choice = (await served.chat(guided_choice=["only"])).json()["choices"][0]
     assert choice["message"]["content"] == "only"
     return response
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "boolean"}
+    for _ in range(depth):
+        properties = {"a": schema}
+        inner = {
+            "type": "object",
+            "properties": properties,
+            "required": ["a"],
+            "additionalProperties": False,
+        }
+        schema = {"oneOf": [inner, {"type": "null"}, {"type": "integer"}]}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        nested(12),
+        {"enum": [f"value {n}" for n in range(1000)]},
+        {
+            "type": "object",
+            "properties": {f"name {n}": {"type": ["string", "null"], "maxLength": 9} for n in range(200)},
+            "additionalProperties": False,
+        },
+    ],
+    ids=["nested", "enum", "properties"],
+)
+async def test_large_schemas_compile_beside_others(served: Served, schema: dict[str, Any]) -> None:
+    """A41: what is allowed of them is enforced, and a stream goes on meanwhile."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    whole, streamed, free = await asyncio.gather(
+        served.chat(response_format=form, max_tokens=400),
+        served.chat(response_format=form, max_tokens=400, stream=True),
+        served.complete("free", max_tokens=40),
+    )
+    assert free.json()["choices"][0]["text"] == FREE_TEXT
+    text = whole.json()["choices"][0]["message"]["content"]
+    jsonschema.validate(json.loads(text), schema)
+    deltas = [choice["delta"] for chunk in events(streamed.text) for choice in chunk["choices"]]
+    assert "".join(delta.get("content", "") for delta in deltas) == text
 
 
 async def test_memory(monkeypatch: pytest.MonkeyPatch) -> None:
