@@ -18,7 +18,7 @@ from app.messages import plain_messages
 from app.protocol import ChatRequest, SamplingFields, refuse_unsupported
 from app.responses_store import ResponseStore
 from app.stream_store import StreamStore
-from app.structured import FieldConstraint
+from app.structured import FieldConstraint, refuse_unknown_constraints
 from app.templates import ChatTemplate, TemplateError
 from app.thinking import OPEN
 from app.tool_calls import CALL_FORMATS
@@ -80,8 +80,8 @@ class AppState:
     async def decode(self, body: bytes, type_: type[_T]) -> _T:
         """See `app.bodies.decode`."""
         if len(body) <= _INLINE_BYTES:
-            return decode(body, type_)
-        return await self._in_thread(decode, body, type_)
+            return _decode(body, type_)
+        return await self._in_thread(_decode, body, type_)
 
     def check(self, request: SamplingFields) -> None:
         """What any generating request has to fulfil.
@@ -176,3 +176,10 @@ class AppState:
     async def _in_thread(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+
+def _decode(body: bytes, type_: type[_T]) -> _T:
+    request = decode(body, type_)
+    if isinstance(request, SamplingFields):
+        refuse_unknown_constraints(body, request)
+    return request

@@ -7,14 +7,21 @@ constraint a request at most.
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from app.errors import bad_request
-from app.protocol import ChatRequest, Choices, CompletionRequest, ResponseFormat
+from app.protocol import ChatRequest, Choices, CompletionRequest, ResponseFormat, SamplingFields
 from grammars.spec import Constraint, JsonOptions
+
+_LIKE_A_CONSTRAINT = re.compile(
+    "(guided|structured|structural|grammar|regex|ebnf|gbnf|lark|json_schema|response_(format|schema))(_|$)|format$"
+)
+_ALIKE = 0.85
 
 
 class FieldConstraint(NamedTuple):
@@ -35,6 +42,27 @@ def text_constraint(request: ChatRequest | CompletionRequest) -> FieldConstraint
         fields = " and ".join(field for field, _ in found)
         raise bad_request(f"Only one constraint is possible, not {fields}.", found[1].field)
     return found[0] if found else None
+
+
+def refuse_unknown_constraints(body: bytes, request: SamplingFields) -> None:
+    """Refuse fields that only look like constraints: who sends one must not get free text.
+
+    Args:
+        body: the JSON object that `request` was read from.
+
+    Raises:
+        ApiError: 400 naming the field.
+    """
+    known = request.__struct_fields__
+    given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    for name in given.keys() - set(known):
+        if bytes(given[name]) == b"null":
+            continue
+        alike = difflib.get_close_matches(name[:64], _READERS, 1, _ALIKE)
+        if alike or _LIKE_A_CONSTRAINT.match(name):
+            instead = f" Is it {alike[0]!r}?" if alike else ""
+            message = f"The parameter {name!r} is not supported.{instead}"
+            raise bad_request(message, name, "unsupported_parameter")
 
 
 def _constraints(request: ChatRequest | CompletionRequest) -> Iterator[FieldConstraint]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.request import Sequence
 from engine.stream import TokenLogprob, Update
+from grammars.thought import ThoughtMatcher
 
 _LATELY = 1 / 8
 """Weight of the last token in `Sequence.dictated`."""
@@ -73,6 +74,8 @@ def _append(
         update.text = sequence.detokenizer.finish()
         return update
     may_stop = sequence.known - sequence.num_prompt > sequence.params.min_tokens
+    if isinstance(sequence.matcher, ThoughtMatcher) and sequence.matcher.thinks:
+        may_stop = False
     update.text = sequence.detokenizer.add([token_id], may_stop=may_stop)
     if sequence.detokenizer.stopped is not None:
         update.finish_reason, update.stop_reason = "stop", sequence.detokenizer.stopped

@@ -20,6 +20,7 @@ from grammars.regular.pattern_syntax import PatternError
 from grammars.regular.patterns import full_language
 from grammars.regular.questions import TooManyStatesError, shortest
 from grammars.schema.build import build
+from grammars.schema.closing import MAX_BYTES
 from grammars.schema.emit import emit
 from grammars.schema.sizes import settle
 from grammars.schema.tables import Tables, freeze
@@ -68,6 +69,9 @@ def _json(schema: str, constraint: Constraint) -> Lowered:
     settle(root)
     if root.size == math.inf:
         raise GrammarError("no value satisfies the schema")
+    if root.size > MAX_BYTES:
+        # Nobody could tell whether a budget is enough for it, nor lead to its end.
+        raise GrammarError(f"the shortest value has {root.size:.0f} bytes, more than {MAX_BYTES}")
     return Lowered(emit(root, constraint.json), freeze(root))
 
 

@@ -138,12 +138,13 @@ class ThoughtMatcher:
         return len(self._path) - 1
 
     @property
-    def _thinks(self) -> bool:
+    def thinks(self) -> bool:
+        """Whether what is being written is not the answer yet."""
         return self._place.at in (_At.OPENING, _At.THINKING)
 
     @property
     def is_complete(self) -> bool:
-        return not self._thinks and self._answer.is_complete
+        return not self.thinks and self._answer.is_complete
 
     @property
     def is_exhausted(self) -> bool:
@@ -179,14 +180,14 @@ class ThoughtMatcher:
 
     def accept(self, token_id: int) -> bool:
         place = self._beside_answer(token_id)
-        if place is None and not self._thinks and self._answer.accept(token_id):
+        if place is None and not self.thinks and self._answer.accept(token_id):
             place = _Place(_At.ANSWER)
         return self._go(place)
 
     def accept_within(self, token_id: int, budget: int) -> int | None:
         place = self._beside_answer(token_id)
         if place is None:
-            taken = None if self._thinks else self._answer.accept_within(token_id, budget)
+            taken = None if self.thinks else self._answer.accept_within(token_id, budget)
             return taken if taken is not None and self._go(_Place(_At.ANSWER)) else None
         self._go(place)
         close = self.shortest_close()

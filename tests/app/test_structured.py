@@ -14,7 +14,7 @@ import pytest
 from engine.batch import SampleRow
 from grammars.spec import Constraint
 from tests.app.harness import Served, chat_body, error_of, events, raw_client, serving, until
-from tests.fakes import assert_quiet
+from tests.fakes import assert_quiet, say
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -223,6 +223,44 @@ async def test_what_cannot_be_enforced_is_refused(
     response = await served.chat(**fields, stream=stream)
     assert response.status_code == 400
     assert error_of(response)["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("field", "known"),
+    [
+        ("guided_jsonn", "guided_json"),
+        ("grammer", "grammar"),
+        ("structured_output", "structured_outputs"),
+        ("guided_backend_options", None),
+        ("response_schema", None),
+        ("format", None),
+    ],
+)
+async def test_a_field_that_only_looks_like_a_constraint_is_refused(
+    served: Served, field: str, known: str | None
+) -> None:
+    """F7: not ignored, nor answered with free text; what does not look like one is."""
+    for response in (await served.chat(**{field: PERSON}), await served.complete(**{field: PERSON})):
+        assert response.status_code == 400
+        error = error_of(response)
+        assert error["param"] == field
+        assert error["message"].endswith(f"Is it {known!r}?" if known else "is not supported.")
+        assert error["code"] == "unsupported_parameter"
+    assert (await served.chat(**{field: None, "future_field": 1}, max_tokens=1)).status_code == 200
+
+
+async def test_stop_strings_end_constrained_text_but_not_the_thought(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C6"""
+    monkeypatch.setattr(served.state, "thinks", True)
+    served.runner.script = say("<think>\na } b\n</think>\n" + '{"name":"bo}","age":7,"tags":[]}')
+    fields: dict[str, Any] = {"response_format": json_schema(PERSON), "max_tokens": 120}
+    for stop, expected in (("}", '{"name":"bo'), (",", '{"name":"bo}"'), ("zz", None)):
+        choice = (await served.chat(**fields, stop=[stop])).json()["choices"][0]
+        assert choice["finish_reason"] == "stop"
+        assert choice["message"]["reasoning_content"] == "a } b"
+        assert choice["message"]["content"] == (expected or '{"name":"bo}","age":7,"tags":[]}')
 
 
 async def test_a_refused_keyword_is_named(served: Served) -> None:

@@ -339,6 +339,21 @@ def test_tools_are_described_where_the_template_does_not_read_them() -> None:
     assert subject.render(TURNS, tools=[]) == subject.render(TURNS)
 
 
+@pytest.mark.parametrize("template", [THINKING, CHATML])
+def test_text_in_calls_and_results_goes_back_as_it_is(template: str) -> None:
+    """E5: not as escapes, which a model then writes itself, and which are many tokens."""
+    words = "Zürich 中文 😀"
+    call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": {"city": words}}}
+    messages: list[dict[str, Any]] = [
+        *TURNS[:1],
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "x", "content": json.dumps({"is": words}, ensure_ascii=False)},
+    ]
+    text = make(template).render(messages)
+    assert text.count(words) == 2
+    assert "\\u" not in text
+
+
 def test_earlier_calls_are_written_where_the_template_does_not_read_them() -> None:
     calls = [{"function": {"name": "f", "arguments": {"x": i}}} for i in range(2)]
     messages: list[dict[str, Any]] = [

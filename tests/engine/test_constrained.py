@@ -141,6 +141,54 @@ async def test_a_whole_sentence_ends_even_if_the_model_wants_to_go_on() -> None:
         assert (json.loads(output.text), output.finish_reason) == ({"a": 1}, "stop")
 
 
+class Watched:
+    """A grammar whose matchers note for how many tokens each mask was filled, and each token accepted."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+        self.nbytes = grammar.nbytes
+        self.min_tokens = grammar.min_tokens
+        self.notes: list[list[tuple[str, int]]] = []
+
+    def matcher(self) -> Matcher:
+        matcher = self._grammar.matcher()
+        fill, accept = matcher.fill_mask, matcher.accept_within
+        notes: list[tuple[str, int]] = []
+        self.notes.append(notes)
+
+        def fill_mask(row: MaskRow) -> None:
+            notes.append(("mask", matcher.num_tokens))
+            fill(row)
+
+        def accept_within(token_id: int, budget: int) -> int | None:
+            notes.append(("accept", matcher.num_tokens))
+            return accept(token_id, budget)
+
+        for name, value in (
+            ("fill_mask", fill_mask),
+            ("accept_within", accept_within),
+            ("forced_tokens", list),
+        ):
+            setattr(matcher, name, value)
+        return matcher
+
+
+async def test_a_mask_is_filled_once_the_tokens_before_it_are_accepted() -> None:
+    """D3: also where the forward pass of a step runs while its masks are filled."""
+    async with running(num_pages=400, max_running=8) as (engine, _):
+        grammar = Watched(await compiled(engine, PERSON))
+        requests = [submit(engine, grammar, f"{n}") for n in range(5)]
+        free = submit(engine, None, "free", max_tokens=30)
+        outputs = [(await collect(request))[0] for request in requests]
+        assert (await collect(free))[0].token_ids == hashed_tokens(b"free", 30)
+    assert len(grammar.notes) == 5
+    lengths = sorted(len(notes) // 2 for notes in grammar.notes)
+    assert lengths == sorted(request.completion_tokens for request in requests)
+    for notes in grammar.notes:
+        assert notes == [(what, n) for n in range(len(notes) // 2) for what in ("mask", "accept")]
+    assert all(set(json.loads(output.text)) == set(PERSON["properties"]) for output in outputs)  # type: ignore[call-overload]
+
+
 async def test_choices_have_matchers_of_their_own() -> None:
     """D5"""
 

@@ -36,6 +36,8 @@ REFUSED = {
     "NUL in pattern": "NUL",
     "allOf 2^12 intersect": "combinations",
     "anyOf self ref": "leads back to itself",
+    "minItems 5000 of objects": "shortest value has 45001 bytes",
+    "ref fanout 2^20": "shortest value has",
     "nested depth 200": "nested deeper",
     "nested depth 400": "nested deeper",
     "quantifier on nothing": "nothing to repeat",
