@@ -27,7 +27,7 @@ def generate(sets: dict[str, list[str]], count: int) -> dict[str, str]:
     Schemas that are refused are passed over, and so are those that the validator cannot apply.
     """
     if count == 0:
-        return dict.fromkeys(sets, "-")
+        return {}
     results = {}
     with LLM() as llm, ThreadPoolExecutor(_CLIENTS) as clients:
         for name, schemas in sets.items():
@@ -35,7 +35,6 @@ def generate(sets: dict[str, list[str]], count: int) -> dict[str, str]:
             verdicts = list(clients.map(lambda schema: _judge(llm, schema), drawn))
             judged = [verdict for verdict in verdicts if verdict is not None]
             results[name] = f"{sum(judged)} of {len(judged)}"
-            print(f"generated for {name}: {results[name]} are valid", file=sys.stderr, flush=True)
     return results
 
 
@@ -44,10 +43,10 @@ def _judge(llm: LLM, schema: str) -> bool | None:
     params = SamplingParams(max_tokens=_BUDGET, temperature=1.0, seed=len(schema))
     try:
         (output,) = llm.generate(_PROMPT, params, output_type=Constraint.json_schema(schema))
-    except (GrammarError, InvalidRequestError):
-        return None
-    except RuntimeError as error:
-        print(f"failed under {schema}: {error}", file=sys.stderr, flush=True)
+    except ExceptionGroup as errors:
+        if errors.split((GrammarError, InvalidRequestError))[1] is None:
+            return None
+        print(f"failed under {schema}: {errors.exceptions}", file=sys.stderr, flush=True)
         return False
     valid = is_valid(schema, output.text)
     if valid is False:

@@ -124,7 +124,7 @@ def classify(outcome: Outcome, case: Case) -> str:
 
 
 def report(name: str, engine_name: str, engine: Any, vocabulary: Vocabulary, limit_s: float) -> list[str]:
-    """One row of the table, but for what was generated."""
+    """One row of the table."""
     cases = read_cases(name)
     counts: Counter[str] = Counter()
     compile_s: list[float] = []
@@ -173,7 +173,7 @@ async def server_compile_times(vocabulary: Vocabulary) -> str:
 
 def print_row(cells: list[str]) -> None:
     """In Markdown."""
-    print("| " + " | ".join(cells) + " |")
+    print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def main() -> None:
@@ -192,22 +192,17 @@ def main() -> None:
     vocabulary = embedded_vocabulary()
     vocabulary.tokenizer, vocabulary.spellings  # noqa: B018 (built once, before processes are forked)
     names = arguments.set or list(SETS)
-    rows = {
-        (name, engine_name): report(
-            name, engine_name, ENGINES[engine_name](vocabulary), vocabulary, arguments.limit
-        )
-        for name in names
-        for engine_name in arguments.engine or installed
-    }
-    # Last: after it there are threads, and no more processes are to be forked.
-    generated = generate(
-        {name: [case.schema for case in read_cases(name)] for name in names}, arguments.generate
-    )
-    print_row([*HEAD, "generated"])
-    print("|" + "---|" * (len(HEAD) + 1))
-    for (name, engine_name), row in rows.items():
-        print_row([*row, generated[name] if engine_name == "radish" else "-"])
+    print_row(HEAD)
+    print("|" + "---|" * len(HEAD))
+    for name in names:
+        for engine_name in arguments.engine or installed:
+            engine = ENGINES[engine_name](vocabulary)
+            print_row(report(name, engine_name, engine, vocabulary, arguments.limit))
     print("\nMilliseconds are p50 / p99 / max of processor time.")
+    # Last: after it there are threads, and no more processes are to be forked.
+    schemas = {name: [case.schema for case in read_cases(name)] for name in names}
+    for name, valid in generate(schemas, arguments.generate).items():
+        print(f"Generated for {name}: {valid} are valid", flush=True)
     print("Compiled as the server does it:", asyncio.run(server_compile_times(vocabulary)))
 
 
