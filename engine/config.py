@@ -74,7 +74,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float,
         _Meta(
             ge=0,
-            description="Longest step wanted while answers are decoded, or 1.5 times a step without prompts "
+            description="Longest step wanted while answers are decoded, or twice a step without prompts "
             "if that is longer; prompts of more than four whole steps are cut to fit. 0: any.",
             extra={"unit": "s"},
         ),

@@ -18,7 +18,7 @@ _FRESH = 64
 class Pace:
     """The limit on the prompt tokens of a step that also decodes.
 
-    The aim is `aim_s`, or half as long again as a step that only decodes if that is longer.
+    The aim is `aim_s`, or twice a step that only decodes if that is longer: gaps at most double.
 
     Args:
         aim_s: longest step wanted (seconds); 0.0: any, so there is no limit.
@@ -48,7 +48,7 @@ class Pace:
             self._steps = 0
             return
         self._steps += 1
-        aim_s = max(self._aim_s, 1.5 * self._decode_s)
+        aim_s = max(self._aim_s, 2 * self._decode_s)
         # What was far below the limit and took no longer than it should says nothing about the limit.
         if seconds > aim_s or prompt_tokens >= self._limit / _GROWTH:
             # Decoding takes its time however few tokens of prompts there are.

@@ -121,7 +121,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("token_s", [0.00016, 0.0004])
-@pytest.mark.parametrize(("clients", "prompt"), [(4, 60), (16, 300)])
+@pytest.mark.parametrize(("clients", "prompt"), [(4, 60), (16, 300), (32, 60)])
 def test_a_flood_of_long_prompts_at_most_doubles_the_gaps(token_s: float, clients: int, prompt: int) -> None:
     """And those who send short prompts do not wait long, while the flood goes on as well."""
     calm, flooded, flood = Kind(clients, prompt, 64), Kind(clients, prompt, 64), Kind(4, 8000, 8)

@@ -56,12 +56,12 @@ def test_a_fast_machine_is_not_held_back() -> None:
     assert set(flood(pace, 50, lambda tokens: 0.005 + tokens * 1e-5)) == {0.005 + 512 * 1e-5}
 
 
-def test_where_decoding_is_slow_prompts_may_add_half_of_it() -> None:
+def test_where_decoding_is_slow_prompts_may_add_as_much() -> None:
     pace = Pace(0.05, 512)
     decode(pace, 0.2)
     steps = flood(pace, 100, lambda tokens: 0.2 + tokens * 0.0003)
-    assert max(steps[2:]) <= 0.3
-    assert min(steps[2:]) >= 0.3 / 1.3
+    assert max(steps[2:]) <= 0.4
+    assert min(steps[2:]) >= 0.35
 
 
 def test_prompts_go_on_whatever_steps_take() -> None:
@@ -70,7 +70,7 @@ def test_prompts_go_on_whatever_steps_take() -> None:
     decode(pace, 0.01)
     steps = flood(pace, 2000, lambda tokens: 0.1 + tokens * 0.0004)
     assert steps[50] == 0.1 + 16 * 0.0004
-    assert 0.15 / 1.3 < steps[-1] <= 0.15
+    assert 0.2 / 1.3 < steps[-1] <= 0.2
 
 
 def test_a_slow_moment_is_forgotten() -> None:
