@@ -15,7 +15,7 @@ from app.bodies import decode
 from app.caller import current_caller
 from app.errors import ApiError, bad_request, from_grammar, from_template, unavailable
 from app.messages import plain_messages
-from app.protocol import ChatRequest, SamplingFields, refuse_unsupported
+from app.protocol import ChatRequest, DrawingFields, SamplingFields, refuse_unsupported
 from app.responses_store import ResponseStore
 from app.stream_store import StreamStore
 from app.structured import FieldConstraint, refuse_unknown_constraints
@@ -180,6 +180,6 @@ class AppState:
 
 def _decode(body: bytes, type_: type[_T]) -> _T:
     request = decode(body, type_)
-    if isinstance(request, SamplingFields):
+    if isinstance(request, DrawingFields):
         refuse_unknown_constraints(body, request)
     return request

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app.errors import bad_request
-from app.protocol import ChatRequest, Choices, CompletionRequest, ResponseFormat, SamplingFields
+from app.protocol import ChatRequest, Choices, CompletionRequest, DrawingFields, ResponseFormat
 from grammars.spec import Constraint, JsonOptions
 
 _LIKE_A_CONSTRAINT = re.compile(
@@ -44,7 +44,7 @@ def text_constraint(request: ChatRequest | CompletionRequest) -> FieldConstraint
     return found[0] if found else None
 
 
-def refuse_unknown_constraints(body: bytes, request: SamplingFields) -> None:
+def refuse_unknown_constraints(body: bytes, request: DrawingFields) -> None:
     """Refuse fields that only look like constraints: who sends one must not get free text.
 
     Args:

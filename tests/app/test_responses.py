@@ -424,6 +424,8 @@ async def test_sampling_reaches_the_engine(served: Served) -> None:
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
         ({"best_of": 2}, "best_of"),
+        ({"guided_jsn": {}}, "guided_jsn"),
+        ({"structured_output": {"choice": ["a"]}}, "structured_output"),
         (
             {"stream": True, "stream_options": {"include_obfuscation": True}},
             "stream_options.include_obfuscation",
