@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import multiprocessing
 import resource
@@ -191,6 +192,7 @@ def main() -> None:
     arguments = parser.parse_args()
     vocabulary = embedded_vocabulary()
     vocabulary.tokenizer, vocabulary.spellings  # noqa: B018 (built once, before processes are forked)
+    gc.freeze()  # else a collection of all that is imported here falls into a child's time
     names = arguments.set or list(SETS)
     print_row(HEAD)
     print("|" + "---|" * len(HEAD))
