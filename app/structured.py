@@ -10,13 +10,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from app.errors import bad_request
 from app.protocol import ChatRequest, Choices, CompletionRequest, DrawingFields, ResponseFormat
-from grammars.spec import Constraint, JsonOptions
+from grammars.spec import Constraint
 
 _LIKE_A_CONSTRAINT = re.compile(
     "(guided|structured|structural|grammar|regex|ebnf|gbnf|lark|json_schema|response_(format|schema))(_|$)|format$"
@@ -91,7 +91,11 @@ def _response_format(value: ResponseFormat) -> Constraint | None:
 def _structured_outputs(value: dict[str, Any]) -> Constraint:
     field = "structured_outputs"
     given = {key: item for key, item in value.items() if item is not None}
-    flexible = given.pop("disable_any_whitespace", True) is False
+    spelling: dict[str, Any] = {}
+    if given.pop("disable_any_whitespace", True) is False:
+        spelling["whitespace"] = "flexible"
+    for name in _DIGITS & given.keys():
+        spelling[name] = _converted(given.pop(name), _Digits, f"{field}.{name}")
     kinds = [key for key in given if key in _STRUCTURED_OUTPUTS]
     for key in given.keys() - _STRUCTURED_OUTPUTS.keys():
         raise bad_request(f"{field}.{key} is not supported.", f"{field}.{key}", "unsupported_parameter")
@@ -99,15 +103,15 @@ def _structured_outputs(value: dict[str, Any]) -> Constraint:
         raise bad_request(f"{field} needs exactly one of {', '.join(_STRUCTURED_OUTPUTS)}.", field)
     (kind,) = kinds
     type_, read = _STRUCTURED_OUTPUTS[kind]
+    constraint: Constraint = _converted(given[kind], type_, f"{field}.{kind}", read)
+    return msgspec.structs.replace(constraint, json=msgspec.structs.replace(constraint.json, **spelling))
+
+
+def _converted(value: Any, type_: Any, name: str, read: Callable[[Any], Any] = lambda value: value) -> Any:
     try:
-        constraint = read(msgspec.convert(given[kind], type_))
+        return read(msgspec.convert(value, type_))
     except msgspec.ValidationError as error:
-        raise bad_request(f"{field}.{kind}: {error}", f"{field}.{kind}") from None
-    return (
-        msgspec.structs.replace(constraint, json=JsonOptions(whitespace="flexible"))
-        if flexible
-        else constraint
-    )
+        raise bad_request(f"{name}: {error}", name) from None
 
 
 def _json_object(wanted: bool) -> Constraint:
@@ -130,6 +134,10 @@ def _structural_tag(tag: str | dict[str, Any]) -> Constraint:
     text = tag if isinstance(tag, str) else msgspec.json.encode(tag).decode()
     return Constraint(kind="structural_tag", spec=text)
 
+
+_DIGITS = frozenset({"integer_digits", "fraction_digits"})
+_Digits = Annotated[int, msgspec.Meta(ge=1, le=100)]
+"""Most digits of a number before and after its point."""
 
 _Schema = str | bool | dict[str, Any]
 _STRUCTURED_OUTPUTS: dict[str, tuple[Any, Callable[[Any], Constraint]]] = {

@@ -294,6 +294,17 @@ async def test_a_model_that_wants_to_go_on_for_ever_is_held_to_an_end(served: Se
         assert "\n" + " " * 33 not in choice["message"]["content"]
 
 
+async def test_the_digits_of_numbers_are_bounded_as_asked(served: Served) -> None:
+    served.runner.script = prefer("9")
+    asked = {"json": {"type": "number"}, "integer_digits": 3, "fraction_digits": 2}
+    text = text_of(await served.chat(structured_outputs=asked, max_tokens=100))
+    assert re.fullmatch(r"999(\.9{1,2})?([eE][+-]?[0-9]{1,3})?", text)
+    for digits in (0, 101, "3", True):
+        response = await served.chat(structured_outputs=asked | {"fraction_digits": digits})
+        assert response.status_code == 400
+        assert error_of(response)["param"] == "structured_outputs.fraction_digits"
+
+
 async def test_compiling_holds_up_nobody_and_ends_with_its_client(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
