@@ -108,7 +108,7 @@ class Scheduler:
         if plan.rows:
             self._pace_prompts(plan)
         short = [sequence for sequence in prompts if sequence.unscheduled <= self._short]
-        if len(short) < len(prompts):
+        if len(short) < len(prompts) or self._is_long_next():
             kept = plan.budget - plan.budget // 2
             plan.budget -= kept
             self._schedule_all(short, plan)
@@ -118,6 +118,17 @@ class Scheduler:
         self._admit(plan)
         self._reserve.decay()
         return plan if plan.rows else None
+
+    def _is_long_next(self) -> bool:
+        """Whether the sequence whose turn it is would take more than half of a step."""
+        sequence = next(self.waiting.turns(self._tenants()), None)
+        if sequence is None or sequence.length <= self._short:
+            return False
+        return sequence.length - len(self._match(sequence).pages) * self._pool.page_size > self._short
+
+    def _tenants(self) -> Counter[str]:
+        """Running sequences by tenant."""
+        return Counter(sequence.request.tenant for sequence in self.running.values())
 
     def _pace_prompts(self, plan: Plan) -> None:
         """Bound what prompts add to a plan that decodes."""
@@ -243,8 +254,7 @@ class Scheduler:
             longest: admit only what has that many tokens to run at most; None: whatever comes.
         """
         passed_over = long = 0
-        tenants = Counter(sequence.request.tenant for sequence in self.running.values())
-        for sequence in self.waiting.turns(tenants):
+        for sequence in self.waiting.turns(self._tenants()):
             if plan.budget == 0 or len(self.running) >= self._max_running or passed_over >= self._max_running:
                 return
             if longest is not None and sequence.length > longest:
