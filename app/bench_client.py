@@ -132,9 +132,7 @@ class Client:
         request = f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
         try:
             async with asyncio.timeout(self._timeout_s):
-                if self._connection is None or not self._connection.reusable:
-                    self._connection = await self._connect()
-                status, error = await self._connection.exchange(request, on_body)
+                status, error = await self._send(request, on_body)
         except TimeoutError:
             self.close()
             raise RequestFailedError(f"no answer within {self._timeout_s:g} s") from None
@@ -143,6 +141,17 @@ class Client:
             raise RequestFailedError(f"{self._base_url}: {failure}") from failure
         if status != 200:
             raise RequestFailedError(f"{path} answered {status}: {_message(error)}", status=status)
+
+    async def _send(self, request: bytes, on_body: Callable[[bytes], None]) -> tuple[int, bytes]:
+        if self._connection is not None and self._connection.reusable:
+            try:
+                return await self._connection.exchange(request, on_body)
+            except OSError:
+                # The server may have closed it while this request was on its way: RFC 9112, section 9.5.
+                if self._connection.has_answered:
+                    raise
+        self._connection = await self._connect()
+        return await self._connection.exchange(request, on_body)
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
@@ -197,6 +206,11 @@ class _Connection(asyncio.Protocol):
         self._transport.write(request)
         await self._done
         return self._status, bytes(self._error)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether anything came of the answer to the last request."""
+        return self._status != 0
 
     def close(self) -> None:
         self.reusable = False

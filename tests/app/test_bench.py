@@ -150,6 +150,15 @@ async def test_a_failure_says_what_happened_and_the_client_goes_on(answer: bytes
         connection.close()
 
 
+async def test_a_connection_that_was_closed_between_requests_is_made_anew() -> None:
+    answers = iter([chat_answer("first"), b"", chat_answer("second")])
+    async with serving(lambda path, body: next(answers)) as (_, url):
+        connection = client(url)
+        assert [(await connection.chat({})).text for _ in range(2)] == ["first", "second"]
+        connection.close()
+    assert next(answers, None) is None
+
+
 async def test_a_silent_server_is_given_up() -> None:
     never = asyncio.Event()
 
