@@ -40,7 +40,7 @@ _log = logging.getLogger("radish.engine")
 _LAG_PERIOD_S = 0.1
 _LAST_STEP_S = 10.0
 """How long a step may go on once the loop is to stop."""
-_OVERLAP = 1 / 12
+_OVERLAP = 1 / 5
 """Share of a step's time, about, that planning the next one and giving out tokens takes."""
 
 
@@ -164,7 +164,10 @@ class StepLoop:
             self._watchdog.end()
             # The worker may be waiting for masks that nobody will fill now.
             for step in (flight, upcoming):
-                if step is not None and step.batch.masks is not None:
+                if step is None:
+                    continue
+                step.output.cancel()
+                if step.batch.masks is not None:
                     step.batch.masks.cancel()
             self._abandon()
 
