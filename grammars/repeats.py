@@ -91,16 +91,14 @@ class Repeats:
         """Allowed tokens that may complete more than what they start in."""
         spellings = self._spellings
         if point.mode in (Mode.KEY, Mode.QUOTED):
-            ids = spellings.two_quotes if may_die else spellings.three_quotes
+            sets = [spellings.two_quotes if may_die else spellings.three_quotes]
             if point.level.distinct:
-                ids = np.union1d(ids, spellings.escaped_quote)
+                sets.append(spellings.escaped_quote)
         elif may_die:
-            ids = _all_set(row)
-            ids = ids[ids < len(self._token_bytes)]
+            return self._all_set(row)
         else:
-            ids = np.union1d(spellings.two_quotes, spellings.ends_bare)
-        found: list[int] = ids[_is_set(row, ids)].tolist()
-        return found
+            sets = [spellings.two_quotes, spellings.ends_bare]
+        return _set_ones(row, sets)
 
     def _risky(self, row: MaskRow, point: Point, distinct: Distinct) -> list[int]:
         """Allowed tokens that may make an item with parts a repetition."""
@@ -117,10 +115,13 @@ class Repeats:
         elif point.level.distinct and distinct.has_many_ways(point):
             sets += [spellings.brackets, spellings.ends_bare]
         else:
-            sets.append(_all_set(row))
-        ids = np.unique(np.concatenate(sets))
-        ids = ids[ids < len(self._token_bytes)]
-        found: list[int] = ids[_is_set(row, ids)].tolist()
+            return self._all_set(row)
+        return _set_ones(row, sets)
+
+    def _all_set(self, row: MaskRow) -> list[int]:
+        """Every allowed token that is in the vocabulary."""
+        ids = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+        found: list[int] = ids[ids < len(self._token_bytes)].tolist()
         return found
 
     def _may_die(self, point: Point) -> bool:
@@ -201,14 +202,11 @@ def _anything_seen(level: Level | None) -> bool:
     return False
 
 
-def _all_set(row: MaskRow) -> Ids:
-    ids: Ids = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
-    return ids
-
-
-def _is_set(row: MaskRow, ids: Ids) -> npt.NDArray[np.bool_]:
-    bits: npt.NDArray[np.bool_] = (row[ids >> 5] >> (ids & 31) & 1).astype(np.bool_)
-    return bits
+def _set_ones(row: MaskRow, sets: list[Ids]) -> list[int]:
+    """The allowed tokens of some sets; one of several comes more than once."""
+    ids = np.concatenate(sets)
+    found: list[int] = ids[(row[ids >> 5] >> (ids & 31) & 1) == 1].tolist()
+    return found
 
 
 def _clear(row: MaskRow, ids: Ids) -> None:

@@ -135,6 +135,38 @@ def _enumerate(
                 yield from _enumerate(after, text + chr(code_point), path | {regex}, live, steps)
 
 
+def has_more_than(regex: Regex, limit: int) -> bool:
+    """Whether a language has more than `limit` texts. Counts their beginnings, length by length.
+
+    Raises:
+        TooManyStatesError: not decided within the limit on states.
+    """
+    ways = {regex: 1}
+    live = {regex: not is_empty(regex)}
+    found = size = 0
+    while True:
+        found += sum(count for state, count in ways.items() if state.nullable)
+        # What is longer than there are states has been through one twice, and may go there again.
+        if found > limit or size >= len(live):
+            return live[regex]
+        longer: dict[Regex, int] = {}
+        for state, count in ways.items():
+            for ranges in classes(state):
+                after = derive(state, ranges[0][0])
+                if after not in live:
+                    live[after] = not is_empty(after)
+                if live[after]:
+                    chars = sum(high - low + 1 for low, high in ranges)
+                    longer[after] = longer.get(after, 0) + count * chars
+        if len(live) > MAX_STATES:
+            raise TooManyStatesError
+        # Every beginning has an end.
+        if not longer or sum(longer.values()) > limit:
+            return bool(longer)
+        ways = longer
+        size += 1
+
+
 @lru_cache(maxsize=1024)
 def is_prolific(regex: Regex) -> bool:
     """Whether every beginning of a text of the language can go on in infinitely many ways.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from grammars.regular.ast import Regex
-from grammars.regular.questions import TooManyStatesError, is_prolific, words
+from grammars.regular.questions import TooManyStatesError, has_more_than
 from grammars.schema.points import Identity, Item, Language, Level, Mode, Point, Position
 from grammars.schema.reader import Reader
 from grammars.schema.search import Search, TooManyStepsError
@@ -232,7 +232,7 @@ def is_many(language: Language) -> bool:
     if not isinstance(language, Regex):
         return True
     try:
-        return is_prolific(language) or words(language, _MANY) is None
+        return has_more_than(language, _MANY)
     except TooManyStatesError:
         return True
 

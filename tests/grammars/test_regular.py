@@ -27,7 +27,7 @@ from grammars.regular.derivative import matches
 from grammars.regular.lark import PLAIN, grammar
 from grammars.regular.pattern_syntax import PatternError
 from grammars.regular.patterns import full_language, search_language
-from grammars.regular.questions import is_empty, is_prolific, shortest, words
+from grammars.regular.questions import has_more_than, is_empty, is_prolific, shortest, words
 from grammars.vocab import Vocabulary
 
 TEXTS = st.text(alphabet="ab1x y\n-_é", max_size=8)
@@ -162,6 +162,26 @@ def test_listing_the_words_of_a_small_language() -> None:
     assert words(full_language("(a|b)[01]"), 3) is None
     assert words(full_language("a*"), 100) is None
     assert words(full_language("[A-Z]{3}"), 100) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [("(a|b)[01]", 4), ("a{0,300}", 301), ("(a|bc){9}", 512), ("x[^\\d\\D]", 0), ("(?!a$)[a-c]|d{2000}", 3)],
+)
+def test_counting_the_texts_of_a_language(pattern: str, count: int) -> None:
+    regex = full_language(pattern)
+    assert not has_more_than(regex, count)
+    assert count == 0 or has_more_than(regex, count - 1)
+    assert has_more_than(alt((regex, full_language("ab*c"))), 10**6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(regex=_regexes())
+def test_a_language_has_as_many_texts_as_are_listed(regex: Regex) -> None:
+    listed = words(regex, 50)
+    assert has_more_than(regex, 50) == (listed is None)
+    if listed:
+        assert has_more_than(regex, len(set(listed)) - 1)
 
 
 @pytest.mark.parametrize(
