@@ -1,9 +1,9 @@
 """Laid-down models in the user's cache directory, so that a second start neither reads nor packs a model.
 
-A file is named after the model's path, the format of its weights and the instruction set; its key
-besides tells the model's files (name, size, time of change) and the code that made it. What another
-version left under that name is replaced, and of all names the eight used last are kept. A cache that
-cannot be used is a warning, never an error.
+A file is named after the model's path, the format of its weights and the instruction set, then after its
+key, which besides tells the model's files (name, size, time of change) and the code that made it. So
+installations of two versions do not overwrite each other's. Of one model in one form the two versions used
+last are kept, of all files the eight used last. A cache that cannot be used is a warning, never an error.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _log = logging.getLogger("radish.load")
 
 _SUFFIX: Final = ".weights"
 _MOST_FILES: Final = 8
+_MOST_VERSIONS: Final = 2
+"""Of one model in one form."""
 _LEFT_S: Final = 3600
 """A partial file that has not been written to for so long was left by a crash."""
 _ROOT: Final = Path(__file__).parents[2]
@@ -49,8 +51,9 @@ class WeightCache:
         except NativeUnavailableError as error:
             _log.warning("weights are not cached: %s", error)
             return
-        name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
-        self.file = directory / f"{name}-{form}-{runtime.isa}{_SUFFIX}"
+        self.file = (
+            directory / f"{_digest(str(path.resolve()))}-{form}-{runtime.isa}-{_digest(self._key)}{_SUFFIX}"
+        )
 
     def read(self) -> Image | None:
         """The image, if there is one of this version of model and code."""
@@ -92,8 +95,18 @@ def _make_room(file: Path) -> None:
             partial.unlink(missing_ok=True)
     others = [other for other in file.parent.glob(f"*{_SUFFIX}") if other != file]
     others.sort(key=lambda other: other.stat().st_mtime, reverse=True)
-    for other in others[_MOST_FILES - 1 :]:
+    versions = [other for other in others if _model_of(other) == _model_of(file)]
+    for other in (*versions[_MOST_VERSIONS - 1 :], *others[_MOST_FILES - 1 :]):
         other.unlink(missing_ok=True)
+
+
+def _model_of(file: Path) -> str:
+    """What the names of all versions of a model in one form begin with."""
+    return file.name.rpartition("-")[0]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _identity(path: Path) -> str:
