@@ -97,9 +97,7 @@ class Compiler:
         try:
             checked = self._workers.check(constraint, self._timeout_s)
             lowered = Lowered(checked.source, pickle.loads(checked.sentences))
-            # Trackers pass over blanks, but the engine counts them.
-            rows = self._rows if constraint.json.whitespace == "compact" else None
-            grammar = LlgGrammar(self._vocabulary, lowered, heavy=checked.heavy, rows=rows)
+            grammar = LlgGrammar(self._vocabulary, lowered, heavy=checked.heavy, rows=self._rows)
             _ = grammar.min_tokens  # worked out here, not on the event loop
             outcome = grammar
         except GrammarError as error:

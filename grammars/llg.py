@@ -8,6 +8,7 @@ and fed its tokens again.
 
 from __future__ import annotations
 
+import math
 import threading
 from functools import cached_property
 from typing import Any, Self
@@ -24,13 +25,13 @@ from grammars.tag_tables import TagTables
 from grammars.tag_tracker import TagTracker
 from grammars.tracking import (
     JsonTracker,
-    NoCloseError,
     OffGrammarError,
     RegexTracker,
     RepeatedError,
     Tracker,
 )
 from grammars.vocab import Vocabulary
+from grammars.ways import find_way
 
 _FUEL_FACTOR = 5
 _STATES = 100_000
@@ -65,8 +66,7 @@ class LlgGrammar:
         lowered: the grammar, in llguidance's own format, and what is known of its sentences.
         heavy: it needs more lexer fuel than usual; its matchers share nothing, so that one that
             runs out does not take others along.
-        rows: where masks are kept; None: nowhere, as is right where a mask depends on more than the
-            tracker knows.
+        rows: where masks are kept; None: nowhere.
 
     Raises:
         GrammarError: the engine refuses it.
@@ -206,13 +206,13 @@ class LlgMatcher:
             return token_id if self.accept(token_id) else None
         if not self.accept(token_id):
             return None
-        if token_id in self._grammar.vocabulary.eos_ids or self._ends_within(budget):
+        if self._terminated or self._ends_within(self._path[-1], budget):
             return token_id
         self.rollback(1)
-        close = self.shortest_close()
-        if close is None:
+        place = self._path[-1]
+        if math.isinf(self._left(place)):
             return token_id if self.accept(token_id) else None
-        instead = close[0] if close else min(self._grammar.vocabulary.eos_ids)
+        instead = min(self._grammar.vocabulary.eos_ids) if place.onward is None else place.onward.token_id
         return instead if self.accept(instead) else None
 
     def shortest_close(self) -> list[int] | None:
@@ -220,11 +220,8 @@ class LlgMatcher:
             return None
         if self._terminated:
             return []
-        try:
-            text = self._states.close(self._path[-1])
-        except NoCloseError:
-            return None
-        return self._tokenize(text)
+        place = self._path[-1]
+        return None if math.isinf(self._left(place)) else list(place.way())
 
     def rollback(self, count: int) -> None:
         if not 0 <= count <= self.num_tokens:
@@ -269,37 +266,20 @@ class LlgMatcher:
             self._path.append(state)
         return True
 
-    def _ends_within(self, budget: int) -> bool:
+    def _ends_within(self, place: State[Any], budget: int) -> bool:
         """Whether the text can be whole after `budget` more tokens."""
-        assert self._states is not None
-        state = self._path[-1]
         # A token is at least a byte long.
-        if state.size <= budget:
+        if place.size <= budget:
             return True
-        try:
-            text = self._states.close(state)
-        except NoCloseError:
-            return budget >= _FAR
-        if len(text) <= budget:
-            return True
-        close = self._tokenize(text)
-        return budget >= _FAR if close is None else len(close) <= budget
+        left = self._left(place)
+        return budget >= _FAR if math.isinf(left) else left <= budget
 
-    def _tokenize(self, text: bytes) -> list[int] | None:
-        """Tokens for `text` that the engine accepts one after the other, forced ones included."""
-        matcher = self._matcher.deep_copy()
-        spellings, token_bytes = self._grammar.vocabulary.spellings, self._grammar.vocabulary.token_bytes
-        tokens = []
-        while text:
-            forced = matcher.compute_ff_tokens()
-            token_id = forced[0] if forced else spellings.longest(text)
-            if token_id is None or not text.startswith(token_bytes[token_id]):
-                return None
-            if matcher.try_consume_tokens([token_id]) != 1:
-                return None
-            tokens.append(token_id)
-            text = text[len(token_bytes[token_id]) :]
-        return tokens
+    def _left(self, place: State[Any]) -> float:
+        """Tokens to the end from where the matcher is; infinite if no way is found."""
+        if place.left is None:
+            assert self._states is not None
+            find_way(self._states, place, self._matcher.deep_copy(), self._grammar.vocabulary)
+        return math.inf if place.left is None else place.left
 
     def _recover(self) -> None:
         self._matcher = self._grammar.rebuild(self._tokens)

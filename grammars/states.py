@@ -1,16 +1,18 @@
 """The places that the output of a grammar has been at, each once, and what was found out about it there.
 
-Sequences under one grammar come through the same places again and again: a place's successors, and its
-distance to the end, are worked out the first time only. A place also says all that its mask depends on, so
-masks are kept by it (`grammars.rows`).
+Sequences under one grammar come through the same places again and again: a place's successors, and its way
+to the end, are worked out the first time only. A place also says all that its mask depends on, so masks are
+kept by it (`grammars.rows`).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from grammars.base import MaskRow
-from grammars.tracking import NoCloseError, Tracker
+from grammars.tracking import Tracker
 
 P = TypeVar("P")
 
@@ -23,14 +25,35 @@ STATES_BYTES = 1 << 20
 class State(Generic[P]):
     """A place; equal places are one object for as long as they are remembered."""
 
-    __slots__ = ("close", "point", "size")
+    __slots__ = ("left", "onward", "point", "size")
 
     def __init__(self, point: P, size: float) -> None:
         self.point = point
         self.size = size
         """Bytes of a shortest end; infinite when that must be looked for."""
-        self.close: bytes | NoCloseError | None = None
-        """The end, or why there is none, once it was looked for."""
+        self.left: float | None = None
+        """Tokens of the known way to the end; infinite if there is none, None if none was looked for."""
+        self.onward: Step[P] | None = None
+        """That way's first step. It leads to a state with at least one token less left, for ever: a better
+        way may be found there, but none that is longer takes the place of one that is known."""
+
+    def way(self) -> Iterator[int]:
+        """The tokens of the known way to the end."""
+        step = self.onward
+        while step is not None:
+            yield step.token_id
+            step = step.state.onward
+
+
+class Step(Generic[P]):
+    """A token, and the state after it."""
+
+    __slots__ = ("data", "state", "token_id")
+
+    def __init__(self, token_id: int, data: bytes, state: State[P]) -> None:
+        self.token_id = token_id
+        self.data = data
+        self.state = state
 
 
 class States(Generic[P]):
@@ -44,6 +67,10 @@ class States(Generic[P]):
 
     def after(self, state: State[P], data: bytes) -> State[P]:
         """The state after `data`; raises what `Tracker.advance` does."""
+        onward = state.onward
+        if onward is not None and onward.data == data:
+            # Others of its place may have been forgotten, and their ways with them.
+            return onward.state
         known = self._steps.get((state, data))
         if known is not None:
             return known
@@ -57,19 +84,8 @@ class States(Generic[P]):
         return after
 
     def close(self, state: State[P]) -> bytes:
-        """A shortest end.
-
-        Raises:
-            NoCloseError: there is none, or none was found.
-        """
-        if state.close is None:
-            try:
-                state.close = self._tracker.close(state.point)
-            except NoCloseError as error:
-                state.close = error.with_traceback(None)
-        if isinstance(state.close, NoCloseError):
-            raise state.close
-        return state.close
+        """As `Tracker.close`."""
+        return self._tracker.close(state.point)
 
     def forbid(self, row: MaskRow, state: State[P]) -> None:
         """As `Tracker.forbid`."""
@@ -84,3 +100,22 @@ class States(Generic[P]):
                 self._steps.clear()
             known = self._known[point] = State(point, self._tracker.size(point))
         return known
+
+
+def note_end(state: State[P]) -> None:
+    """Note that the text may end at a state."""
+    state.left, state.onward = 0, None
+
+
+def note_way(steps: list[tuple[State[P], Step[P]]]) -> None:
+    """Note the way that these steps make, one after the other, to a state whose own way is known."""
+    for state, step in reversed(steps):
+        assert step.state.left is not None
+        if state.left is None or state.left > step.state.left + 1:
+            state.onward = step
+            state.left = step.state.left + 1
+
+
+def note_dead_end(state: State[P]) -> None:
+    """Note that no way to the end is found from a state."""
+    state.left = math.inf

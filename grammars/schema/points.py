@@ -107,6 +107,7 @@ class Point:
         names: of each language of names that may come, what may go on (KEY).
         text: the characters of the key or text so far.
         rest: bytes of a character of it that is not complete.
+        blanks: those that came last, outside of keys and texts; how many more may come depends on them.
     """
 
     mode: Mode
@@ -117,6 +118,7 @@ class Point:
     names: tuple[tuple[Regex, Regex], ...] = ()
     text: str = ""
     rest: bytes = b""
+    blanks: bytes = b""
 
 
 class RepeatedError(Exception):

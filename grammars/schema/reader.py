@@ -120,10 +120,10 @@ class Reader:
     def _token(self, point: Point, byte: int) -> Point:
         """The point after a byte outside of strings and numbers."""
         if byte in _BLANKS:
-            return point
+            return replace(point, blanks=point.blanks + bytes((byte,)))
         match point.mode, chr(byte):
             case Mode.BETWEEN, ",":
-                after = replace(point, mode=Mode.COMMA)
+                after = replace(point, mode=Mode.COMMA, blanks=b"")
             case ((Mode.OPENED | Mode.BETWEEN), ("]" | "}")):
                 after = self._close(point)
             case ((Mode.OPENED | Mode.COMMA), '"') if point.level.is_object:
@@ -131,7 +131,7 @@ class Reader:
             case ((Mode.OPENED | Mode.COMMA), char) if not point.level.is_object:
                 after = self._open_value(point.level, self._elements(point.items), char)
             case Mode.COLON, ":":
-                after = replace(point, mode=Mode.VALUE)
+                after = replace(point, mode=Mode.VALUE, blanks=b"")
             case Mode.VALUE, char:
                 after = self._open_value(point.level, point.values, char)
             case _:

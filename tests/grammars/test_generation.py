@@ -42,19 +42,18 @@ class Generator:
         """The text of at most `budget` tokens."""
         tokens: list[int] = []
         while len(tokens) < budget and not matcher.is_terminated:
-            row = mask_of(matcher, self._vocabulary)
-            bits = np.unpackbits(row.view(np.uint8), bitorder="little").astype(np.bool_)[
-                : self._vocabulary.width
-            ]
-            assert bits.any()
-            self._check(matcher, bits)
-            taken = matcher.accept_within(self._draw(bits), budget - len(tokens) - 1)
+            taken = matcher.accept_within(self.draw(matcher), budget - len(tokens) - 1)
             assert taken is not None
             if taken not in self._vocabulary.eos_ids:
                 tokens.append(taken)
         return b"".join(self._vocabulary.token_bytes[token] for token in tokens).decode()
 
-    def _draw(self, bits: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
+    def draw(self, matcher: Matcher) -> int:
+        """An allowed token."""
+        row = mask_of(matcher, self._vocabulary)
+        bits = np.unpackbits(row.view(np.uint8), bitorder="little").astype(np.bool_)[: self._vocabulary.width]
+        assert bits.any()
+        self._check(matcher, bits)
         structural = np.flatnonzero(bits & self._structural)
         allowed = np.flatnonzero(bits)
         return int(self._rng.choice(structural if len(structural) and self._rng.random() < 0.6 else allowed))
@@ -71,7 +70,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _check_valid(schema: Any, text: str) -> None:
+def check_valid(schema: Any, text: str) -> None:
     # Exactly: in floating point, 4.35 is not a multiple of 0.01.
     instance = json.loads(text, object_pairs_hook=_without_repeats, parse_float=Decimal)
     schema = json.loads(json.dumps(schema), parse_float=Decimal)
@@ -97,7 +96,7 @@ def test_probes_generate_valid_json_within_any_budget(budget: int, vocabulary: V
         matcher = grammar.matcher()
         text = generator.generate(matcher, max(budget, grammar.min_tokens))
         assert matcher.is_complete, (probe["name"], text)
-        _check_valid(probe["schema"], text)
+        check_valid(probe["schema"], text)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -113,7 +112,7 @@ def test_random_schemas_generate_valid_json(seed: int, vocabulary: Vocabulary) -
             continue
         assert grammar.min_tokens is not None
         text = generator.generate(grammar.matcher(), max(schemas.rng.randrange(60), grammar.min_tokens))
-        _check_valid(schema, text)
+        check_valid(schema, text)
 
 
 def test_the_shortest_close_is_short(vocabulary: Vocabulary) -> None:
