@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from app.generation import Generation
+if TYPE_CHECKING:  # logs are set up before torch, which this brings along, is imported
+    from app.generation import Generation
 
 
 @dataclass(slots=True)

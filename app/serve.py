@@ -18,6 +18,7 @@ from app.progress import progress_bar
 from engine.config import Config
 from engine.errors import ConfigError
 from engine.models.errors import ModelError
+from engine.native_build import build_ahead
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -33,6 +34,7 @@ def run(config: Config) -> int:
     """Serve until told to stop; returns the exit code."""
     _set_up_logging(config)
     with progress_bar() as progress, _one_line_errors(config):
+        build_ahead(config)
         progress("Starting torch", 0.0)
         # Imported here because they import torch: that takes seconds, and `--help` must not wait for it.
         from app.server import create_app, listen, serve  # noqa: PLC0415

@@ -22,6 +22,7 @@ from engine.models.native import NativeDecoder
 from engine.models.native_load import NativeModel, load_native
 from engine.models.quantized import QuantizedModel, quantized
 from engine.models.spec import ModelSpec
+from engine.native_build import cpu_dtype, native_formats
 from engine.native_sampler import NativeSampler
 from engine.runner import Model, ModelRunner
 from engine.sampler import Sampler
@@ -113,9 +114,10 @@ def _native(
     if config.quantize == "fp8":
         raise ConfigError("quantize: fp8 runs on a GPU only; int8 takes as little memory")
     try:
-        if not is_built(supported_isas()[0]):
+        formats = native_formats(config)
+        if not is_built(supported_isas()[0], formats):
             progress("Compiling the native step", 0.0)
-        runtime = Runtime(threads)
+        runtime = Runtime(threads, formats=formats)
     except NativeUnavailableError as error:
         if config.quantize != "none":
             raise ConfigError(f"quantize: {config.quantize} needs the native path: {error}") from error
@@ -184,11 +186,10 @@ def _dtype(config: Config, device: torch.device) -> torch.dtype:
         raise ConfigError("quantize: gguf runs on a CPU only; a GPU has int8 and fp8")
     if config.kv_dtype == "fp8" and device.type == "cpu":
         raise ConfigError("kv_dtype: fp8 runs on a GPU only; int8 takes as little memory")
-    if config.dtype == "auto":
-        fast = device.type == "cuda" or "avx512" in supported_isas()
-        packed = device.type == "cpu" and config.quantize != "none"
-        return torch.bfloat16 if fast and not packed else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
+    chosen = cpu_dtype(config)
+    if device.type == "cuda" and config.dtype == "auto":
+        chosen = "bfloat16"
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[chosen]
 
 
 def _kv_dtype(config: Config, dtype: torch.dtype) -> torch.dtype:

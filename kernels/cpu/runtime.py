@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from kernels.cpu import abi
-from kernels.cpu.abi import Encoding, Format, Geometry, Op, PackJob, SampleJob, Step
+from kernels.cpu.abi import Encoding, Format, Geometry, Kind, Op, PackJob, SampleJob, Step
 from kernels.cpu.blocks import Blocks, Matrix
-from kernels.cpu.build import Isa, library_path, supported_isas
+from kernels.cpu.build import ALL_FORMATS, Formats, Isa, library_path, supported_isas
 from kernels.cpu.errors import NativeStepError, NativeUnavailableError
 
 PANEL: Final = 32
@@ -47,8 +47,8 @@ def _source(matrix: Matrix) -> tuple[object, int, Encoding]:
     return tensor, tensor.data_ptr(), Encoding.F32
 
 
-def _load(isa: Isa) -> ctypes.CDLL:
-    path = library_path(isa)
+def _load(isa: Isa, formats: Formats) -> ctypes.CDLL:
+    path = library_path(isa, formats)
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
@@ -116,11 +116,12 @@ class Part:
 class Runtime:
     """One loaded library and the threads its steps run on."""
 
-    def __init__(self, threads: int, isa: Isa | None = None) -> None:
+    def __init__(self, threads: int, isa: Isa | None = None, formats: Formats = ALL_FORMATS) -> None:
         """
         Args:
             threads: at least 1; the caller of a step is one of them.
             isa: None for the best this processor has.
+            formats: those that programs may have.
 
         Raises:
             NativeUnavailableError: it cannot be built or run here.
@@ -130,7 +131,8 @@ class Runtime:
         if self.isa not in supported:
             raise NativeUnavailableError(f"this processor does not run {self.isa}")
         self.threads = threads
-        self._library = _load(self.isa)
+        self._formats = formats
+        self._library = _load(self.isa, formats)
         pool = self._library.radish_pool_create(threads)
         if not pool:
             raise NativeUnavailableError(f"the system gives no {threads} threads")
@@ -181,7 +183,14 @@ class Runtime:
             raise NativeStepError(abi.STATUS[status])
 
     def program(self, geometry: Geometry, ops: Sequence[Op], row_bytes: Sequence[int]) -> Program:
-        """Lay a program down. What its pointers point to must outlive it."""
+        """Lay a program down. What its pointers point to must outlive it.
+
+        Raises:
+            ValueError: it has formats that this runtime was not made for.
+        """
+        weights = {Format(op.src_format) for op in ops if op.kind == Kind.LINEAR}
+        if not weights <= self._formats.weights or geometry.kv_format not in self._formats.pages:
+            raise ValueError(f"weights {weights}, pages {geometry.kv_format}: not in {self._formats}")
         return Program(self, self._library, geometry, ops, row_bytes)
 
 

@@ -67,28 +67,44 @@ void attend(const Context& c, const Op& op, int thread) {
   }
 }
 
-// Calls a function with what multiplies, and what attends to, pages of a format.
-template <class Function>
-auto with_pages(int32_t format, Function function) {
-  if (format == kQ8) return function.template operator()<PageQ8, ChunkQ8>();
-  if (format == kBF16) return function.template operator()<MulBF16, Chunk<MulBF16>>();
-  return function.template operator()<MulF32, Chunk<MulF32>>();
-}
+// What multiplies, and what attends to, pages of a format.
+template <Format format>
+struct PagesOf;
+template <>
+struct PagesOf<kF32> {
+  using Mul = MulF32;
+  using Chunk = radish::Chunk<MulF32>;
+};
+template <>
+struct PagesOf<kBF16> {
+  using Mul = MulBF16;
+  using Chunk = radish::Chunk<MulBF16>;
+};
+template <>
+struct PagesOf<kQ8> {
+  using Mul = PageQ8;
+  using Chunk = ChunkQ8;
+};
 
 }  // namespace
 
+template <Format format>
 int64_t attention_scratch_bytes(const Geometry& geometry) {
-  return with_pages(geometry.kv_format, [&]<class Mul, class Chunk>() {
-    return Attention<Chunk>::scratch_bytes(geometry.head_dim);
-  });
+  return Attention<typename PagesOf<format>::Chunk>::scratch_bytes(geometry.head_dim);
 }
 
+template <Format format>
 void rotate(const Context& c, const Op& op, int thread) {
-  with_pages(c.geometry.kv_format, [&]<class Mul, class Chunk>() { rotate<Mul>(c, op, thread); });
+  rotate<typename PagesOf<format>::Mul>(c, op, thread);
 }
 
+template <Format format>
 void attend(const Context& c, const Op& op, int thread) {
-  with_pages(c.geometry.kv_format, [&]<class Mul, class Chunk>() { attend<Chunk>(c, op, thread); });
+  attend<typename PagesOf<format>::Chunk>(c, op, thread);
 }
+
+template int64_t attention_scratch_bytes<RADISH_FORMAT>(const Geometry&);
+template void rotate<RADISH_FORMAT>(const Context&, const Op&, int);
+template void attend<RADISH_FORMAT>(const Context&, const Op&, int);
 
 }  // namespace radish

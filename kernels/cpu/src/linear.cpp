@@ -186,13 +186,14 @@ void linear_float(const Context& c, const Op& op, int thread) {
   }
 }
 
+template <Format format>
 void linear(const Context& c, const Op& op, int thread) {
-  switch (op.src_format) {
-    case kF32: return linear_float<MulF32>(c, op, thread);
-    case kBF16: return linear_float<MulBF16>(c, op, thread);
-    case kQ8: return linear<BlockTiles<Q8Weights>>(c, op, thread);
-    case kQ4: return linear<BlockTiles<Q4Weights>>(c, op, thread);
-  }
+  if constexpr (format == kF32) linear_float<MulF32>(c, op, thread);
+  if constexpr (format == kBF16) linear_float<MulBF16>(c, op, thread);
+  if constexpr (format == kQ8) linear<BlockTiles<Q8Weights>>(c, op, thread);
+  if constexpr (format == kQ4) linear<BlockTiles<Q4Weights>>(c, op, thread);
 }
+
+template void linear<RADISH_FORMAT>(const Context&, const Op&, int);
 
 }  // namespace radish

@@ -16,6 +16,15 @@
 namespace radish {
 namespace {
 
+// Calls function<format>(), if this library has the format: bit f of `kFormats` says so of format f.
+template <uint32_t kFormats, int32_t kFirst = 0, class Function>
+void with_format(int32_t format, Function function) {
+  if constexpr ((kFormats >> kFirst) != 0) {
+    if (format > kFirst) return with_format<kFormats, kFirst + 1>(format, function);
+    if constexpr ((kFormats >> kFirst & 1) != 0) function.template operator()<Format(kFirst)>();
+  }
+}
+
 enum Status : int32_t { kOk = 0, kNoMemory = 1, kBadToken = 2, kBadPlace = 3 };
 
 class Program {
@@ -28,7 +37,8 @@ class Program {
       buffers_.push_back({row_bytes[i], Memory()});
       widest = std::max(widest, row_bytes[i]);
     }
-    const int64_t attention = attention_scratch_bytes(geometry);
+    int64_t attention = 0;
+    with_format<RADISH_PAGES>(geometry.kv_format, [&]<Format f>() { attention = attention_scratch_bytes<f>(geometry); });
     for (Scratch& scratch : scratches_) {
       scratch.norm.resize(widest);
       scratch.attention.reserve(attention);
@@ -62,9 +72,11 @@ class Program {
       case kNorm: return norm(c, op, thread);
       case kQuantize: return quantize(c, op, thread);
       case kHidden: return hidden(c, op, thread);
-      case kRotate: return rotate(c, op, thread);
-      case kAttend: return attend(c, op, thread);
-      case kLinear: return linear(c, op, thread);
+      case kRotate:
+        return with_format<RADISH_PAGES>(c.geometry.kv_format, [&]<Format f>() { rotate<f>(c, op, thread); });
+      case kAttend:
+        return with_format<RADISH_PAGES>(c.geometry.kv_format, [&]<Format f>() { attend<f>(c, op, thread); });
+      case kLinear: return with_format<RADISH_WEIGHTS>(op.src_format, [&]<Format f>() { linear<f>(c, op, thread); });
     }
   }
 
