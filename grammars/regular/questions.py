@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 
-from grammars.regular.ast import NOTHING, Alt, And, Chars, Concat, Not, Range, Regex, Repeat
+from grammars.regular.ast import Alt, And, Chars, Concat, Not, Range, Regex, Repeat
 from grammars.regular.derivative import classes, derive
 
 MAX_STATES = 4000
@@ -175,19 +175,22 @@ def is_prolific(regex: Regex) -> bool:
     """
     if _loops_at_end(regex):
         return True
-    after: dict[Regex, set[Regex]] = {}
+    seen: set[Regex] = set()
     pending = [regex]
     while pending:
         state = pending.pop()
-        if state in after:
+        if state in seen:
             continue
-        if len(after) == _MAX_PROLIFIC_STATES:
+        if len(seen) == _MAX_PROLIFIC_STATES:
             return False
+        seen.add(state)
         nexts = {derive(state, ranges[0][0]) for ranges in classes(state)}
-        after[state] = {n for n in nexts if n != NOTHING and not is_empty(n)}
-        pending.extend(after[state])
-    # What leads nowhere, or only to what does, has an end to its texts.
-    return not _ends(after)
+        live = [after for after in nexts if not is_empty(after)]
+        if not live:
+            return False
+        # Where every beginning goes on, none comes to an end.
+        pending.extend(live)
+    return True
 
 
 def _loops_at_end(regex: Regex) -> bool:
@@ -218,14 +221,3 @@ def _is_bounded(regex: Regex) -> bool:
         case Repeat(inner=inner, high=high):
             return high is not None and _is_bounded(inner)
     return False
-
-
-def _ends(after: dict[Regex, set[Regex]]) -> set[Regex]:
-    """The states of an automaton from which every path ends."""
-    ended: set[Regex] = set()
-    grown = True
-    while grown:
-        found = {state for state, nexts in after.items() if nexts <= ended} - ended
-        grown = bool(found)
-        ended |= found
-    return ended

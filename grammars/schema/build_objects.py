@@ -1,7 +1,7 @@
 """From sets of objects to automata over properties.
 
-Properties come in the order of their declaration, then those that are only required, then all others; so
-each can be there once at most.
+Properties come in the order of their declaration, then those that are only required (a few of them in any
+order), then all others; so each can be there once at most.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from grammars.schema.strings import Strings
 MAX_KEY_CLASSES = 32
 MAX_LISTED_KEYS = 64
 MAX_STATES = 5000
+MAX_UNORDERED = 4
+"""So many properties that are required, but not declared, may come in any order."""
 
 MakeRule = Callable[[Formula], Rule]
 
@@ -119,6 +121,7 @@ class _Builder:
         self._rule = rule
         self._is_open = is_open
         self._states: dict[tuple[int, int], State] = {}
+        self._orders: dict[tuple[frozenset[str], int], State] = {}
         self._ends: dict[tuple[frozenset[Some], int], State] = {}
 
     def build(self) -> Sequence | None:
@@ -126,6 +129,14 @@ class _Builder:
         values = {name: self._objects.value(name) for name in _declared(self._objects)}
         if any(values[name] == FALSE for name in required):
             return None
+        unordered = required - {name for said in self._objects.properties for name, _ in said.named}
+        if len(unordered) > MAX_UNORDERED:
+            unordered = set()
+        self._unordered = {
+            name: Element(Key(name), self._rule(values.pop(name)))
+            for name in self._objects.required
+            if name in unordered
+        }
         named = [(name, value) for name, value in values.items() if value != FALSE]
         self._needed = [name in required for name, _ in named]
         self._elements = [Element(Key(name), self._rule(value)) for name, value in named]
@@ -133,7 +144,8 @@ class _Builder:
         self._others = [self._other(names.language, value) for names, value in self._classes]
         self._bounds()
         start = self._state(0, 0)
-        return Sequence(True, start, [*self._states.values(), *self._ends.values()])
+        states = (*self._states.values(), *self._orders.values(), *self._ends.values())
+        return Sequence(True, start, list(states))
 
     def _other(self, names: Regex, value: Formula) -> Element:
         return Element(Key(None, names, shortest(names) or ""), self._rule(value))
@@ -141,9 +153,10 @@ class _Builder:
     def _bounds(self) -> None:
         """The bounds on the count that still say something."""
         self._low, self._high = self._objects.low, self._objects.high
-        if self._low <= sum(self._needed):
+        if self._low <= sum(self._needed) + len(self._unordered):
             self._low = 0
-        if self._high is not None and not self._others and self._high >= len(self._elements):
+        most = len(self._elements) + len(self._unordered)
+        if self._high is not None and not self._others and self._high >= most:
             self._high = None
         # Beyond this many properties, one more makes no difference.
         self._enough = max(1, self._low) if self._high is None else max(1, self._high)
@@ -161,7 +174,7 @@ class _Builder:
             index, count = pending.pop()
             state = self._states[index, count]
             if index == len(self._elements):
-                self._end(state, count)
+                self._in_any_order(state, frozenset(self._unordered), count)
                 continue
             if len(self._states) > MAX_STATES:
                 raise UnenforceableError("too many properties to count", "minProperties")
@@ -178,6 +191,23 @@ class _Builder:
             state = self._states[index, count] = State(first=count == 0)
             pending.append((index, count))
         return state
+
+    def _in_any_order(self, state: State, missing: frozenset[str], count: int) -> None:
+        """The properties that must come, but were not declared."""
+        if not missing:
+            self._end(state, count)
+        elif self._high is None or count < self._high:
+            for name, element in self._unordered.items():
+                if name in missing:
+                    after = self._order_state(missing - {name}, min(count + 1, self._enough))
+                    state.edges.append((element, after))
+
+    def _order_state(self, missing: frozenset[str], count: int) -> State:
+        known = self._orders.get((missing, count))
+        if known is None:
+            known = self._orders[missing, count] = State(first=False)
+            self._in_any_order(known, missing, count)
+        return known
 
     def _end(self, state: State, count: int) -> None:
         """What may follow the named properties."""

@@ -127,7 +127,7 @@ def _dependencies(evaluator: Evaluator, schema: Schema) -> Meaning:
 def _if_present(name: str, then: Meaning) -> Meaning:
     """An object without the property, or one that satisfies `then`; other values are free."""
     present = Objects(required=(name,))
-    met = [both for objects in then.objects if (both := objects.meet(present)) is not None]
+    met = [both for objects in then.objects if (both := present.meet(objects)) is not None]
     return _objects(Objects(banned=(name,)), *met)
 
 

@@ -1,12 +1,13 @@
 """The formats of JSON Schema as regular languages: each text accepted is valid, to the letter of its RFC.
 
-Where a format is not regular or its full form is seldom meant, a part of it stands for it (an IRI is
-written as a URI, an internationalised host name in ASCII). Formats that are not in the standard say
-nothing, as it has it.
+Where a format is not regular or its full form is seldom meant, a part of it stands for it (no leap second,
+no quoted name before the @, host names in letters that need no context). Formats that are not in the
+standard say nothing, as it has it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 from grammars.regular.ast import Regex
@@ -54,25 +55,71 @@ def _label(size: int) -> str:
     return f"{_AN}(?:{_AN}|{_ANH}(?:{plain}|{hyphen}))?"
 
 
-_HOSTNAME = f"(?:{_label(63)}(?:\\.{_label(63)}){{0,2}}|{_label(30)}(?:\\.{_label(30)}){{0,7}})"
-_LOCAL_CHAR = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
-_PCT = "%[0-9A-Fa-f]{2}"
-_UNRESERVED = "A-Za-z0-9._~\\-"
-_SUB = "!$&'()*+,;="
-_PCHAR = f"(?:[{_UNRESERVED}{_SUB}:@]|{_PCT})"
-_REG_NAME = f"(?:[{_UNRESERVED}{_SUB}]|{_PCT})*"
-_AUTHORITY = f"(?:(?:[{_UNRESERVED}{_SUB}:]|{_PCT})*@)?(?:\\[{_IPV6}\\]|{_REG_NAME})(?::[0-9]{{0,5}})?"
-_QUERY = f"(?:\\?(?:{_PCHAR}|[/?])*)?(?:#(?:{_PCHAR}|[/?])*)?"
-_ABEMPTY = f"(?:/{_PCHAR}*)*"
-_ABSOLUTE = f"/(?:{_PCHAR}+(?:/{_PCHAR}*)*)?"
-_ROOTLESS = f"{_PCHAR}+(?:/{_PCHAR}*)*"
-_NO_COLON = f"(?:[{_UNRESERVED}{_SUB}@]|{_PCT})+(?:/{_PCHAR}*)*"
-_URI = f"[A-Za-z][A-Za-z0-9+.-]*:(?://{_AUTHORITY}{_ABEMPTY}|{_ABSOLUTE}|{_ROOTLESS}|){_QUERY}"
-_RELATIVE = f"(?://{_AUTHORITY}{_ABEMPTY}|{_ABSOLUTE}|{_NO_COLON}|){_QUERY}"
+def _host(label: Callable[[int], str]) -> str:
+    return f"(?:{label(63)}(?:\\.{label(63)}){{0,2}}|{label(30)}(?:\\.{label(30)}){{0,7}})"
 
-_VARCHAR = "[A-Za-z0-9_]"
-_VARSPEC = f"{_VARCHAR}(?:\\.?{_VARCHAR})*(?::[1-9][0-9]{{0,2}}|\\*)?"
-_LITERALS = "[\\x21\\x23\\x24\\x26\\x28-\\x3B\\x3D\\x3F-\\x5B\\x5D\\x5F\\x61-\\x7A\\x7E]"
+
+# Small letters and ideographs that are valid in any place (RFC 5892), do not combine, and are written from
+# left to right.
+_LETTERS = (
+    "\\u00DF-\\u00F6\\u00F8-\\u00FFāăąćĉċčďđēĕėęěĝğġģĥħĩīĭįĵķĺļľłńņňōŏőœŕŗřśŝşšţťŧũūŭůűųŵŷźżž"
+    "\\u03AC-\\u03CE\\u0430-\\u045F\\u3041-\\u3096\\u30A1-\\u30FA\\u4E00-\\u9FFF\\uAC00-\\uD7A3"
+)
+
+
+def _idn_label(size: int) -> str:
+    # Each takes at most five characters of the ASCII form, which starts with four.
+    return f"(?:{_label(size)}|[{_LETTERS}]{{1,{(size - 4) // 5}}})"
+
+
+_HOSTNAME, _IDN_HOSTNAME = _host(_label), _host(_idn_label)
+
+
+def _ranges(*ranges: tuple[int, int]) -> str:
+    return "".join(f"{chr(low)}-{chr(high)}" for low, high in ranges)
+
+
+# RFC 3987, without what only directs how other characters are written.
+_UCS = _ranges(
+    (0xA0, 0x200D),
+    (0x2010, 0x2029),
+    (0x202F, 0xD7FF),
+    (0xF900, 0xFDCF),
+    (0xFDF0, 0xFFEF),
+    *((plane, plane + 0xFFFD) for plane in range(0x10000, 0xE0000, 0x10000)),
+    (0xE1000, 0xEFFFD),
+)
+_PRIVATE = _ranges((0xE000, 0xF8FF), (0xF0000, 0xFFFFD), (0x100000, 0x10FFFD))
+_PCT = "%[0-9A-Fa-f]{2}"
+_SUB = "!$&'()*+,;="
+
+
+def _uri_and_relative(more: str = "", more_in_query: str = "") -> tuple[str, str]:
+    """The grammar of RFC 3986, with further characters where names are free (RFC 3987)."""
+    unreserved = f"A-Za-z0-9._~\\-{more}"
+    pchar = f"(?:[{unreserved}{_SUB}:@]|{_PCT})"
+    name = f"(?:[{unreserved}{_SUB}]|{_PCT})*"
+    future = f"[Vv][0-9A-Fa-f]{{1,4}}\\.[A-Za-z0-9._~\\-{_SUB}:]+"
+    host = f"(?:\\[(?:{_IPV6}|{future})\\]|{name})"
+    authority = f"(?:(?:[{unreserved}{_SUB}:]|{_PCT})*@)?{host}(?::[0-9]{{0,5}})?"
+    query = f"(?:\\?(?:{pchar}|[/?{more_in_query}])*)?(?:#(?:{pchar}|[/?])*)?"
+    network = f"//{authority}(?:/{pchar}*)*"
+    absolute = f"/(?:{pchar}+(?:/{pchar}*)*)?"
+    rootless = f"{pchar}+(?:/{pchar}*)*"
+    no_colon = f"(?:[{unreserved}{_SUB}@]|{_PCT})+(?:/{pchar}*)*"
+    return (
+        f"[A-Za-z][A-Za-z0-9+.-]*:(?:{network}|{absolute}|{rootless}|){query}",
+        f"(?:{network}|{absolute}|{no_colon}|){query}",
+    )
+
+
+_URI, _RELATIVE = _uri_and_relative()
+_IRI, _IRI_RELATIVE = _uri_and_relative(_UCS, _PRIVATE)
+
+_VARCHAR = f"(?:[A-Za-z0-9_]|{_PCT})"
+# Not all readers take a name that starts with an escape.
+_VARSPEC = f"[A-Za-z0-9_](?:\\.?{_VARCHAR})*(?::[1-9][0-9]{{0,3}}|\\*)?"
+_LITERALS = f"[\\x21\\x23\\x24\\x26-\\x3B\\x3D\\x3F-\\x5B\\x5D\\x5F\\x61-\\x7A\\x7E{_UCS}{_PRIVATE}]"
 _URI_TEMPLATE = f"(?:{_LITERALS}|{_PCT}|\\{{[+#./;?&]?{_VARSPEC}(?:,{_VARSPEC})*\\}})*"
 
 _POINTER = "(?:/(?:[^~/]|~[01])*)*"
@@ -85,15 +132,23 @@ _RX_SEQUENCE = f"(?:{_RX_ATOM}{_RX_TIMES})*"
 _RX_GROUP = f"\\((?:\\?:)?{_RX_SEQUENCE}(?:\\|{_RX_SEQUENCE})*\\)"
 _RX_BODY = f"(?:(?:{_RX_ATOM}|{_RX_GROUP}){_RX_TIMES})*"
 
-# RFC 5321 with a dot-atom of at most 63 characters before the @, which is what people have.
-_LOCAL = f"{_LOCAL_CHAR}(?:\\.?{_LOCAL_CHAR}){{0,31}}"
-_EMAIL = f"{_LOCAL}@(?:{_HOSTNAME}|\\[(?:{_IPV4}|IPv6:{_IPV6})\\])"
+_ATEXT = "A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-"
+
+
+def _email(more: str, most: int, host: str) -> str:
+    """RFC 5321 with a dot-atom of at most 63 bytes before the @, which is what people have."""
+    char = f"[{_ATEXT}{more}]"
+    return f"{char}(?:\\.?{char}){{0,{most - 1}}}@(?:{host}|\\[(?:{_IPV4}|IPv6:{_IPV6})\\])"
+
+
+_EMAIL = _email("", 32, _HOSTNAME)
+_IDN_EMAIL = f"(?:{_EMAIL}|{_email(_LETTERS, 16, _IDN_HOSTNAME)})"
 
 _PATTERNS = {
     "email": _EMAIL,
-    "idn-email": _EMAIL,
+    "idn-email": _IDN_EMAIL,
     "hostname": _HOSTNAME,
-    "idn-hostname": _HOSTNAME,
+    "idn-hostname": _IDN_HOSTNAME,
     "date": _DATE,
     "time": _TIME,
     "date-time": f"{_DATE}[Tt]{_TIME}",
@@ -101,9 +156,9 @@ _PATTERNS = {
     "ipv4": _IPV4,
     "ipv6": _IPV6,
     "uri": _URI,
-    "iri": _URI,
+    "iri": _IRI,
     "uri-reference": f"(?:{_URI}|{_RELATIVE})",
-    "iri-reference": f"(?:{_URI}|{_RELATIVE})",
+    "iri-reference": f"(?:{_IRI}|{_IRI_RELATIVE})",
     "uri-template": _URI_TEMPLATE,
     "uuid": f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}",
     "json-pointer": _POINTER,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import idna
 import jsonschema
 import pytest
 
@@ -50,9 +51,11 @@ NAMES = [
     "email",
     "hostname",
     "idn-email",
+    "idn-hostname",
     "ipv4",
     "ipv6",
     "iri",
+    "iri-reference",
     "uuid",
 ]
 NAMES += ["json-pointer", "regex", "relative-json-pointer", "uri", "uri-reference", "uri-template"]
@@ -60,6 +63,9 @@ CHECKS: dict[str, Callable[[str], Any]] = {
     "date": datetime.date.fromisoformat,
     "time": lambda text: datetime.time.fromisoformat(text.upper()),
     "date-time": lambda text: datetime.datetime.fromisoformat(text.upper()),
+    "hostname": lambda text: idna.encode(text, strict=True),
+    "idn-hostname": lambda text: idna.encode(text, strict=True),
+    "idn-email": lambda text: text.rpartition("@")[2].startswith("[") or idna.encode(text.rpartition("@")[2]),
     "ipv4": ipaddress.IPv4Address,
     "ipv6": ipaddress.IPv6Address,
     "uuid": uuid.UUID,
@@ -76,6 +82,32 @@ def test_random_texts_of_a_format_pass_validators(name: str) -> None:
         text = _random_text(known[0], rng)
         checker.check(text, name)
         CHECKS.get(name, str)(text)
+
+
+def test_every_letter_of_a_host_name_is_one_that_idna_takes() -> None:
+    known = format_language("idn-hostname")
+    assert known is not None
+    letters = [char for char in map(chr, range(0x80, 0xFFFF)) if matches(known[0], char)]
+    assert len(letters) > 30_000
+    assert {"é", "ж", "ώ", "の", "ラ", "語", "한"} < set(letters)
+    for char in letters:
+        idna.encode(char, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("idn-email", "실례@실례.테스트"),
+        ("idn-hostname", "www.пример.example"),
+        ("iri", "https://example.com/сведения?q=тест"),
+        ("uri", "http://[v1.fe]/"),
+        ("uri-template", "/ünïcode/{x%41*}"),
+    ],
+)
+def test_texts_that_belong_to_a_format(name: str, text: str) -> None:
+    known = format_language(name)
+    assert known is not None
+    assert matches(known[0], text)
 
 
 def _random_text(language: Regex, rng: random.Random) -> str:
