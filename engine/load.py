@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,9 +58,11 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     dtype = _dtype(config, device)
     path = Path(config.model) if config.model else embedded_model_path()
     progress("Reading the tokenizer", 0.0)
-    tokenizer = load_tokenizer(path)
-    laid = _native(config, path, dtype, threads, progress) if device.type == "cpu" else None
-    loaded = laid or _for_torch(config, path, dtype, device, progress)
+    with ThreadPoolExecutor(1) as aside:  # weights leave it a core, or wait for a disk
+        reading = aside.submit(_tokenizer, path)
+        laid = _native(config, path, dtype, threads, progress) if device.type == "cpu" else None
+        loaded = laid or _for_torch(config, path, dtype, device, progress)
+        tokenizer = reading.result()
     limit = loaded.spec.max_position
     max_context = min(config.max_context or limit, limit)
     # Rotary angles that are stretched for long contexts are chosen by the longest one that is served.
@@ -89,6 +92,12 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
         num_pages=num_pages,
         max_context=max_context,
     )
+
+
+def _tokenizer(path: Path) -> Tokenizer:
+    tokenizer = load_tokenizer(path)
+    check_token_bytes(tokenizer)
+    return tokenizer
 
 
 def _for_torch(
@@ -213,7 +222,6 @@ def _num_pages(config: Config, spec: ModelSpec, dtype: torch.dtype, device: torc
 
 
 def _compiler(config: Config, tokenizer: Tokenizer, vocab_size: int) -> Compiler:
-    check_token_bytes(tokenizer)
     vocabulary = Vocabulary(
         token_bytes=tokenizer.token_bytes,
         eos_ids=tokenizer.eos_ids,

@@ -164,8 +164,8 @@ def _half_split(matrix: Matrix, num_heads: int, spec: ModelSpec) -> Matrix:
     """Reorder the rows of a query or key projection from interleaved rotary pairs, (0, 1), (2, 3)...,
     which GGUF's llama architecture has, to the half-split pairs of `Weights`."""
     if isinstance(matrix, Blocks):
-        rows = _half_split(torch.from_numpy(matrix.rows.copy()), num_heads, spec)
-        return replace(matrix, rows=rows.numpy())
+        order = _half_split(torch.arange(len(matrix.rows))[:, None], num_heads, spec)[:, 0]
+        return replace(matrix, rows=matrix.rows[order.numpy()])
     heads = matrix.view(num_heads, spec.head_dim, -1)
     rotated, rest = heads[:, : spec.rotary_dim], heads[:, spec.rotary_dim :]
     pairs = rotated.reshape(num_heads, spec.rotary_dim // 2, 2, -1).transpose(1, 2).flatten(1, 2)
