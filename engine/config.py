@@ -26,11 +26,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Meta(description="Type of weights and KV. auto: bfloat16 where the processor computes in it."),
     ] = "auto"
     quantize: Annotated[
-        Literal["none", "int8", "fp8", "gguf"],
+        Literal["none", "int8", "fp8", "int4", "gguf"],
         _Meta(
             description="int8: weights and activations in 8 bits, 32 to a scale, on a GPU a row; fp8 (e4m3): "
-            "likewise, on a GPU only; gguf, on a CPU only: the blocks of a GGUF file as they are (Q8_0, "
-            "Q4_0, Q4_1; 8 bits for others), activations in int8."
+            "likewise, on a GPU only; int4: weights alone, rounded to 16 steps in blocks of 32, on a GPU "
+            "only; gguf: the blocks of a GGUF file as they are (Q4_0, Q4_1, on a CPU Q8_0 too; there "
+            "others in 8 bits and activations in int8)."
         ),
     ] = "none"
     kv_dtype: Annotated[
@@ -74,11 +75,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float,
         _Meta(
             ge=0,
-            description="Longest step wanted while answers are decoded, or twice a step without prompts "
-            "if that is longer; prompts of more than four whole steps are cut to fit. 0: any.",
-            extra={"unit": "s"},
+            description="Longest step wanted while answers are decoded, as a multiple of one without "
+            "prompts; those of more than four whole steps are cut to fit. 0: any.",
         ),
-    ] = 0.03
+    ] = 1.8
     max_running: Annotated[
         int, _Meta(ge=1, description="Sequences that run at the same time.", extra={"unit": "sequences"})
     ] = 64

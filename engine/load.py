@@ -17,8 +17,9 @@ from engine.config import Config
 from engine.engine import Engine
 from engine.errors import ConfigError
 from engine.models.decoder import Decoder
+from engine.models.gguf_packed import packed_weights
 from engine.models.kv_cache import KVCache
-from engine.models.loader import LoadedModel, embedded_model_path, load_model
+from engine.models.loader import LoadedModel, embedded_model_path, load_matrices, load_model
 from engine.models.native import NativeDecoder
 from engine.models.native_load import NativeModel, load_native
 from engine.models.quantized import QuantizedModel, quantized
@@ -107,13 +108,18 @@ def _for_torch(
     device: torch.device,
     progress: Callable[[str, float], None],
 ) -> LoadedModel | QuantizedModel:
-    if config.quantize == "none":
+    def quantizing(done: float) -> None:
+        progress("Quantizing weights", done)
+
+    kind = config.quantize
+    if kind == "none":
         return load_model(path, dtype=dtype, device=device, progress=progress)
+    if kind == "gguf":
+        _check_blocks(path)
+        spec, matrices = load_matrices(path, dtype=dtype, progress=progress)
+        return QuantizedModel(spec, packed_weights(matrices, dtype, device, quantizing))
     loaded = load_model(path, dtype=dtype, device=torch.device("cpu"), progress=progress)
-    weights = quantized(
-        loaded.weights, config.quantize, device, lambda done: progress("Quantizing weights", done)
-    )
-    return QuantizedModel(loaded.spec, weights)
+    return QuantizedModel(loaded.spec, quantized(loaded.weights, kind, device, quantizing))
 
 
 def _native(
@@ -122,6 +128,8 @@ def _native(
     """The model as one native call a step; None, and a warning, where that cannot be had."""
     if config.quantize == "fp8":
         raise ConfigError("quantize: fp8 runs on a GPU only; int8 takes as little memory")
+    if config.quantize == "int4":
+        raise ConfigError("quantize: int4 runs on a GPU only; int8 quantises any model here")
     try:
         formats = native_formats(config)
         if not is_built(supported_isas()[0], formats):
@@ -137,13 +145,18 @@ def _native(
         _log.warning("serving on plain torch, several times slower: %s", error)
         return None
     quantize = None if config.quantize == "none" else config.quantize
-    if quantize == "gguf" and path.is_dir():
-        raise ConfigError(f"quantize: {path} is no GGUF file; int8 quantises any model")
+    if quantize == "gguf":
+        _check_blocks(path)
     model = load_native(path, dtype=dtype, quantize=quantize, runtime=runtime, progress=progress)
     # What is left to torch is small, and its workers would spin on the cores of the step's own.
     torch.set_num_threads(1)
     _log.info("native step runtime: %s, %d threads", runtime.isa, threads)
     return model
+
+
+def _check_blocks(path: Path) -> None:
+    if path.is_dir():
+        raise ConfigError(f"quantize: {path} is no GGUF file; int8 quantises any model")
 
 
 def _replayed(decoder: Decoder, max_running: int, progress: Callable[[str, float], None]) -> Model:
@@ -191,8 +204,6 @@ def _chosen_device(config: Config) -> torch.device:
 
 
 def _dtype(config: Config, device: torch.device) -> torch.dtype:
-    if config.quantize == "gguf" and device.type != "cpu":
-        raise ConfigError("quantize: gguf runs on a CPU only; a GPU has int8 and fp8")
     if config.kv_dtype == "fp8" and device.type == "cpu":
         raise ConfigError("kv_dtype: fp8 runs on a GPU only; int8 takes as little memory")
     chosen = cpu_dtype(config)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.paged import PagedCache, PagedRows
-from kernels.quantize import QuantizedRows, Vectors
+from kernels.quantize import QuantizedRows, Vectors, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Operations:
     add_rms_norm: Callable[[Tensor | None, Tensor, Tensor, float, torch.dtype | None], tuple[Vectors, Tensor]]
     """(x, residual, weight, eps, codes) → the norm of residual + x, in 8 bits if `codes` is a type of such,
     and that sum. Nothing is added if x is None. The residual may be overwritten."""
-    linear: Callable[[Vectors, Vectors, Tensor | None], Tensor]
+    linear: Callable[[Vectors, Weight, Tensor | None], Tensor]
     rotate_and_write: Callable[..., Tensor]
     """Norm and turn queries and keys, store keys and values: arguments of `reference_rotate_and_write`.
     The queries given may be overwritten."""

@@ -13,6 +13,8 @@ INT8_MAX = 127.0
 E4M3_MAX = 448.0
 CODES = {"int8": torch.int8, "fp8": torch.uint8}
 """What codes of an 8-bit format are kept in."""
+PACKED_BLOCK = 32
+"""Weights that share a scale in 4 bits."""
 
 
 def quantize_rows(x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
@@ -84,26 +86,43 @@ def dequantize_pages(cache: PagedCache) -> tuple[Tensor, Tensor]:
     )
 
 
-def quantize_int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """Symmetric 4-bit codes with one scale for each `group` neighbours of a row.
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """A matrix of weights in 4 bits, 32 neighbours of a row to a block: weight = code * scale + offset.
 
-    Args:
-        weight: [N, K], K a multiple of `group`.
-
-    Returns:
-        uint8 [N, K / 2], code 2i in the low and 2i + 1 in the high half of byte i, each plus 8; float32
-        scales [N, K / group].
+    The order of codes is that of GGUF's Q4_0 and Q4_1, whose blocks are therefore taken as they are.
     """
-    rows, depth = weight.shape
-    groups = weight.float().view(rows, depth // group, group)
-    scales = groups.abs().amax(-1) / 7
-    codes = (groups / torch.where(scales > 0, scales, 1.0)[..., None]).round().to(torch.int8)
-    shifted = (codes + 8).view(rows, depth).to(torch.uint8)
-    return shifted[:, ::2] | shifted[:, 1::2] << 4, scales
+
+    codes: Tensor
+    """uint8 [N, K / 2]; byte j of a block's 16 has code j in its low half and code j + 16 in the other."""
+    scales: Tensor
+    """float16 [N, K / 32]"""
+    offsets: Tensor
+    """float16 [N, K / 32]"""
+
+    @classmethod
+    def of(cls, weight: Tensor) -> PackedRows:
+        """Round to the nearest of 16 steps between a block's least and greatest weight.
+
+        Args:
+            weight: [N, K], any float type; K a multiple of 32.
+        """
+        rows, depth = weight.shape
+        if depth % PACKED_BLOCK:
+            raise ValueError(f"rows of {depth} weights are not blocks of {PACKED_BLOCK}")
+        blocks = weight.float().view(rows, depth // PACKED_BLOCK, PACKED_BLOCK)
+        least = blocks.amin(-1)
+        scales, offsets = ((blocks.amax(-1) - least) / 15).half(), least.half()
+        steps = torch.where(scales > 0, scales.float(), 1.0)[..., None]
+        codes = ((blocks - offsets.float()[..., None]) / steps).round().clamp(0, 15).to(torch.uint8)
+        low, high = codes.split(PACKED_BLOCK // 2, dim=-1)
+        return cls((low | high << 4).flatten(1), scales, offsets)
+
+    def plain(self) -> Tensor:
+        """float32 [N, K]"""
+        blocks = self.codes.unflatten(1, (-1, PACKED_BLOCK // 2))
+        codes = torch.cat((blocks & 15, blocks >> 4), dim=-1).float()
+        return (codes * self.scales.float()[..., None] + self.offsets.float()[..., None]).flatten(1)
 
 
-def dequantize_int4(packed: Tensor, scales: Tensor) -> Tensor:
-    """float32 [N, K] of `quantize_int4`."""
-    codes = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(1).float() - 8
-    groups = codes.view(*scales.shape, -1) * scales[..., None]
-    return groups.flatten(1)
+Weight = Vectors | PackedRows

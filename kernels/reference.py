@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.paged import PagedCache, PagedRows
-from kernels.quantize import QuantizedRows, Vectors, dequantize_rows
+from kernels.quantize import PackedRows, QuantizedRows, Vectors, Weight, dequantize_rows
 
 _MAX_SCORES: Final = 1 << 20
 """Attention scores held at once; bounds memory whatever the context, and 4 MiB stays in cache."""
@@ -43,16 +43,16 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rotated if 2 * half == x.shape[-1] else torch.cat((rotated, x[..., 2 * half :]), dim=-1)
 
 
-def linear(x: Vectors, weight: Vectors, bias: Tensor | None) -> Tensor:
+def linear(x: Vectors, weight: Weight, bias: Tensor | None) -> Tensor:
     """x @ weight.T + bias, [T, N].
 
     Args:
-        x: [T, K]; where only the weight is quantised, x is brought to the same format.
-        weight: [N, K].
+        x: [T, K]; where only the weight is in 8 bits, x is brought to the same format.
+        weight: [N, K]; 4-bit ones stand for numbers of the type of x.
     """
-    if isinstance(weight, Tensor):
-        assert isinstance(x, Tensor), "quantised activations go with quantised weights"
-        return F.linear(x, weight, bias)
+    if not isinstance(weight, QuantizedRows):
+        assert isinstance(x, Tensor), "quantised activations go with weights in 8 bits"
+        return F.linear(x, weight.plain().to(x.dtype) if isinstance(weight, PackedRows) else weight, bias)
     rows = QuantizedRows.of(x, weight.codes.dtype) if isinstance(x, Tensor) else x
     product = F.linear(rows.plain(), weight.plain(), None if bias is None else bias.float())
     return product.to(rows.dtype)

@@ -18,14 +18,14 @@ from engine.models.rope import rotary_angles, rotary_frequencies
 from engine.models.spec import ModelSpec
 from engine.models.weights import LayerOf, WeightsOf
 from kernels.dispatch import operations
-from kernels.quantize import QuantizedRows, Vectors
+from kernels.quantize import QuantizedRows, Vectors, Weight
 from kernels.transfer import to_device
 
 
 class Decoder:
     """A model and its KV pages. Weights and pages share one device; one step runs at a time."""
 
-    def __init__(self, spec: ModelSpec, weights: WeightsOf[Vectors], kv: KVCache) -> None:
+    def __init__(self, spec: ModelSpec, weights: WeightsOf[Weight], kv: KVCache) -> None:
         self.spec = spec
         self.hidden_size = spec.hidden_size
         assert isinstance(weights.embed, Tensor)
@@ -85,14 +85,14 @@ class Decoder:
         return F.linear(normed, self._lm_head)
 
     def _norm(
-        self, x: Tensor | None, residual: Tensor, weight: Tensor, matrix: Vectors
+        self, x: Tensor | None, residual: Tensor, weight: Tensor, matrix: Weight
     ) -> tuple[Vectors, Tensor]:
         """Of residual + x, in the form in which it is multiplied with `matrix`; and the sum."""
         codes = matrix.codes.dtype if isinstance(matrix, QuantizedRows) else None
         return self._ops.add_rms_norm(x, residual, weight, self.spec.rms_eps, codes)
 
     def _attention(
-        self, index: int, layer: LayerOf[Vectors], x: Vectors, angles: tuple[Tensor, Tensor], rows: Any
+        self, index: int, layer: LayerOf[Weight], x: Vectors, angles: tuple[Tensor, Tensor], rows: Any
     ) -> Tensor:
         spec, ops = self.spec, self._ops
         query = ops.linear(x, layer.q, layer.q_bias).view(-1, spec.num_heads, spec.head_dim)
@@ -106,7 +106,7 @@ class Decoder:
         attended = ops.paged_attention(query, cache, rows, spec.sliding_window[index])
         return ops.linear(attended.flatten(1), layer.o, layer.o_bias)
 
-    def _mlp(self, layer: LayerOf[Vectors], x: Vectors) -> Tensor:
+    def _mlp(self, layer: LayerOf[Weight], x: Vectors) -> Tensor:
         ops = self._ops
         gate, up = ops.linear(x, layer.gate, layer.gate_bias), ops.linear(x, layer.up, layer.up_bias)
         return ops.linear(ops.silu_mul(gate, up), layer.down, layer.down_bias)

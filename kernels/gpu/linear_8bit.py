@@ -14,22 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gpu.flash import e4m3_to_float
+from kernels.gpu.linear_tiles import ROW_BLOCKS, block_of, eight_bit_tile
 from kernels.gpu.tiles import architecture
 
-_GROUP: Final = 8
-"""Row blocks that run one after another over the same weights, which then are in cache."""
 _NO_FP8: Final = frozenset({"sm_80", "sm_86", "sm_87"})
-
-
-@triton.jit
-def block_of(program, rows, columns, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr):
-    """Row and column of a program's block, GROUP row blocks at a time."""
-    row_blocks = (rows + BLOCK_M - 1) // BLOCK_M
-    column_blocks = (columns + BLOCK_N - 1) // BLOCK_N
-    group = program // (GROUP * column_blocks)
-    height = tl.minimum(row_blocks - group * GROUP, GROUP)
-    within = program % (GROUP * column_blocks)
-    return group * GROUP + within % height, within // height
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -49,12 +37,12 @@ def linear_8bit_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
+    ROW_BLOCKS: tl.constexpr,
     NATIVE_FP8: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Grid (blocks)."""
-    row_block, column_block = block_of(tl.program_id(0), rows, columns, BLOCK_M, BLOCK_N, GROUP)
+    row_block, column_block = block_of(tl.program_id(0), rows, columns, BLOCK_M, BLOCK_N, ROW_BLOCKS)
     row = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
     column = column_block * BLOCK_N + tl.arange(0, BLOCK_N)
     is_int8: tl.constexpr = x.dtype.element_ty == tl.int8
@@ -63,8 +51,11 @@ def linear_8bit_kernel(
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if is_int8 else tl.float32)
     for start in tl.range(0, DEPTH, BLOCK_K, num_stages=STAGES):
         depth = start + tl.arange(0, BLOCK_K)[None, :]
-        left = tl.load(x_at + depth, mask=(row < rows)[:, None] & (depth < DEPTH), other=0)
-        right = tl.load(weight_at + depth, mask=(column < columns)[:, None] & (depth < DEPTH), other=0)
+        is_x, is_weight = (row < rows)[:, None], (column < columns)[:, None]
+        if DEPTH % BLOCK_K:
+            is_x, is_weight = is_x & (depth < DEPTH), is_weight & (depth < DEPTH)
+        left = tl.load(x_at + depth, mask=is_x, other=0)
+        right = tl.load(weight_at + depth, mask=is_weight, other=0)
         if is_int8:
             total = tl.dot(left, tl.trans(right), total, out_dtype=tl.int32)
         elif NATIVE_FP8:
@@ -104,8 +95,8 @@ def linear_8bit(
     rows, depth = x.shape
     columns = weight.shape[0]
     output = torch.empty((rows, columns), dtype=dtype, device=x.device)
-    block_m, block_n, block_k, warps = (16, 64, 128, 4) if rows <= 16 else (128, 128, 64, 8)
-    grid = (triton.cdiv(rows, block_m) * triton.cdiv(columns, block_n),)
+    tile = eight_bit_tile(rows)
+    grid = (triton.cdiv(rows, tile.block_m) * triton.cdiv(columns, tile.block_n),)
     linear_8bit_kernel[grid](
         x,
         x_scales,
@@ -119,13 +110,13 @@ def linear_8bit(
         weight.stride(0),
         output.stride(0),
         DEPTH=depth,
-        BLOCK_M=block_m,
-        BLOCK_N=block_n,
-        BLOCK_K=block_k,
-        GROUP=_GROUP,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        ROW_BLOCKS=ROW_BLOCKS,
         NATIVE_FP8=has_fp8(architecture(x.device)),
-        STAGES=3,
-        num_warps=warps,
+        STAGES=tile.stages,
+        num_warps=tile.warps,
     )
     return output
 

@@ -14,11 +14,12 @@ from kernels.gpu.attention_decode import decode_attention
 from kernels.gpu.attention_plan import AttentionPlan, plan_attention
 from kernels.gpu.attention_prefill import prefill_attention
 from kernels.gpu.linear_8bit import linear_8bit
+from kernels.gpu.linear_int4 import linear_int4
 from kernels.gpu.row_codes import row_codes
 from kernels.gpu.static_rows import StaticRows
 from kernels.gpu.tiles import AttentionTiles, architecture, attention_tiles
 from kernels.paged import PagedCache
-from kernels.quantize import QuantizedRows, Vectors
+from kernels.quantize import PackedRows, QuantizedRows, Vectors, Weight
 
 __all__ = [
     "StepRows",
@@ -93,11 +94,11 @@ def add_rms_norm(
     return QuantizedRows(*quantized, residual.dtype), residual
 
 
-def linear(x: Vectors, weight: Vectors, bias: Tensor | None) -> Tensor:
+def linear(x: Vectors, weight: Weight, bias: Tensor | None) -> Tensor:
     """As `kernels.reference.linear`."""
-    if isinstance(weight, Tensor):
-        assert isinstance(x, Tensor), "quantised activations go with quantised weights"
-        return F.linear(x, weight, bias)
+    if not isinstance(weight, QuantizedRows):
+        assert isinstance(x, Tensor), "quantised activations go with weights in 8 bits"
+        return linear_int4(x, weight, bias) if isinstance(weight, PackedRows) else F.linear(x, weight, bias)
     rows = row_codes(x, weight.codes.dtype) if isinstance(x, Tensor) else x
     return linear_8bit(rows.codes, rows.scales, weight.codes, weight.scales, dtype=rows.dtype, bias=bias)
 

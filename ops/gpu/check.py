@@ -100,23 +100,17 @@ def models() -> Iterator[str]:
     if lacking:
         yield f"Left out: bring wheels of {', '.join(lacking)} for this Python (pip download)."
         return
-    from models import LARGE, SMALL, agreement, step_times  # noqa: PLC0415  # needs the modules above
+    from models import COMPARED, TIMED, agreement, step_times  # noqa: PLC0415  # needs the modules above
 
     yield "Against `transformers` on the same random weights:"
     yield ""
     yield "| model | dtype | largest difference of logits, in standard deviations | equal greedy texts |"
     yield "|---|---|---|---|"
-    for shape, dtype, kind in (
-        (SMALL, torch.float32, None),
-        (SMALL, torch.bfloat16, None),
-        (SMALL, torch.bfloat16, "int8"),
-        (SMALL, torch.bfloat16, "fp8"),
-        (LARGE, torch.bfloat16, None),
-    ):
+    for shape, dtype, kind in COMPARED:
         found = agreement(shape, dtype, kind)
         torch.cuda.empty_cache()
         yield f"| {found.model} | {found.dtype} | {found.largest_difference:.2g} | {found.equal_texts} |"
-    for shape, kind in ((SMALL, None), (LARGE, None), (LARGE, "int8"), (LARGE, "fp8")):
+    for shape, kind in TIMED:
         yield ""
         yield f"A decode step of the {shape.name} model in {kind or 'bfloat16'} at 1024 tokens of context:"
         yield ""

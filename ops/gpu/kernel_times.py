@@ -24,6 +24,7 @@ from kernels.gpu.norm import add_rms_norm
 from kernels.gpu.sampling import SamplingRows, sample
 from kernels.gpu.tiles import architecture, attention_tiles
 from kernels.paged import PagedCache
+from kernels.quantize import PackedRows
 
 DEVICE = torch.device("cuda")
 HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 16
@@ -188,6 +189,5 @@ def linear_times() -> Iterator[Row]:
             kept = torch.randint(0, 100, (4096, 4096), device=DEVICE).to(dtype)
             us = median_us(partial(linear_8bit, codes, scales[0], kept, scales[1], dtype=torch.bfloat16))
             yield Row(f"linear {name}", shape, us, flops=flops, beside=beside)
-        packed = torch.randint(0, 255, (4096, 2048), device=DEVICE).to(torch.uint8)
-        us = median_us(partial(linear_int4, x, packed, torch.ones(4096, 32, device=DEVICE)))
+        us = median_us(partial(linear_int4, x, PackedRows.of(weight)))
         yield Row("linear int4", shape, us, flops=flops, beside=beside)

@@ -16,7 +16,7 @@ from engine.batch import Batch
 from engine.models.decoder import Decoder
 from engine.models.graphs import MOST_ROWS, CudaCapture, GraphedDecoder
 from engine.models.kv_cache import KVCache
-from engine.models.quantized import quantized
+from engine.models.quantized import Kind, quantized
 from engine.models.spec import ModelSpec
 from engine.models.weights import LayerWeights, Weights
 from kernels.quantize import CODES
@@ -40,6 +40,23 @@ class Shape:
 
 SMALL = Shape("135M-class", 30, 576, 9, 3, 1536, 49_152)
 LARGE = Shape("8B-class", 32, 4096, 32, 8, 14_336, 128_256)
+COMPARED: list[tuple[Shape, torch.dtype, Kind | None]] = [
+    (SMALL, torch.float32, None),
+    (SMALL, torch.bfloat16, None),
+    (SMALL, torch.bfloat16, "int8"),
+    (SMALL, torch.bfloat16, "fp8"),
+    (SMALL, torch.bfloat16, "int4"),
+    (LARGE, torch.bfloat16, None),
+]
+"""What `agreement` is asked for."""
+TIMED: list[tuple[Shape, Kind | None]] = [
+    (SMALL, None),
+    (LARGE, None),
+    (LARGE, "int8"),
+    (LARGE, "fp8"),
+    (LARGE, "int4"),
+]
+"""What `step_times` is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +92,12 @@ def random_model(shape: Shape, dtype: torch.dtype) -> Any:
     return model
 
 
-def decoder_of(model: Any, shape: Shape, num_pages: int, kind: str | None) -> Decoder:
+def decoder_of(model: Any, shape: Shape, num_pages: int, kind: Kind | None) -> Decoder:
     """Our decoder on a model's own tensors, kernel by kernel.
 
     Args:
-        kind: of `kernels.quantize.CODES`, for weights, activations, keys and values; None: as the model is.
+        kind: "int8" or "fp8", for weights, activations, keys and values; "int4", for weights; None: as the
+            model is.
     """
     state = model.state_dict()
     names = {
@@ -122,9 +140,10 @@ def decoder_of(model: Any, shape: Shape, num_pages: int, kind: str | None) -> De
         tie_embeddings=False,
         sliding_window=(None,) * shape.layers,
     )
+    dtype = weights.embed.dtype
+    kv = KVCache.allocate(spec, num_pages, PAGE, CODES.get(kind or "", dtype), DEVICE)
     if kind is None:
-        return Decoder(spec, weights, KVCache.allocate(spec, num_pages, PAGE, weights.embed.dtype, DEVICE))
-    kv = KVCache.allocate(spec, num_pages, PAGE, CODES[kind], DEVICE)
+        return Decoder(spec, weights, kv)
     return Decoder(spec, quantized(weights, kind, DEVICE, lambda _done: None), kv)
 
 
@@ -155,7 +174,7 @@ def batch_of(counts: list[int], contexts: list[int], table: np.ndarray) -> Batch
     )
 
 
-def agreement(shape: Shape, dtype: torch.dtype, kind: str | None = None) -> Agreement:
+def agreement(shape: Shape, dtype: torch.dtype, kind: Kind | None = None) -> Agreement:
     """Prompts of 3 to 200 tokens, then 24 greedy tokens each, together in one batch here and apart there."""
     model, count, lengths = random_model(shape, dtype), 24, [3, 17, 64, 200]
     generator = torch.Generator(DEVICE).manual_seed(1)
@@ -185,7 +204,7 @@ def agreement(shape: Shape, dtype: torch.dtype, kind: str | None = None) -> Agre
     return Agreement(shape.name, name, difference, f"{equal} of {len(lengths)}")
 
 
-def step_times(shape: Shape, kind: str | None, context: int = 1024) -> Iterator[tuple[int, float, float]]:
+def step_times(shape: Shape, kind: Kind | None, context: int = 1024) -> Iterator[tuple[int, float, float]]:
     """Batch size, and microseconds of one decode step from host arrays to logits: as a graph, and kernel by
     kernel."""
     model = random_model(shape, torch.bfloat16)

@@ -20,8 +20,12 @@ from engine.load import load_engine
             Config(device="cpu", quantize="fp8"),
             "quantize: fp8 runs on a GPU only; int8 takes as little memory",
         ),
+        (
+            Config(device="cpu", quantize="int4"),
+            "quantize: int4 runs on a GPU only; int8 quantises any model here",
+        ),
     ],
-    ids=["kv_dtype", "quantize"],
+    ids=["kv_dtype", "fp8", "int4"],
 )
 def test_formats_of_a_gpu(config: Config, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}$"):

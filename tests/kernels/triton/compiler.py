@@ -7,6 +7,7 @@ and instructions are then read from the real cubin or hsaco with the tools in Tr
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import tempfile
@@ -97,11 +98,7 @@ def inspect(name: str, kernel: Any) -> Machine:
 
 
 def _inspect_cubin(name: str, kernel: Any) -> Machine:
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(kernel.asm["cubin"])
-        file.flush()
-        command = [str(_CUOBJDUMP), "--dump-resource-usage", "-sass", file.name]
-        dump = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    dump = _dumped(kernel.asm["cubin"])
     registers = re.search(r"REG:(\d+)", dump)
     return Machine(
         kernel=name,
@@ -110,6 +107,16 @@ def _inspect_cubin(name: str, kernel: Any) -> Machine:
         spills=len(re.findall(r"\b(?:LDL|STL)\b", dump)),
         instructions=_count(dump, _SASS),
     )
+
+
+@functools.cache
+def _dumped(cubin: bytes) -> str:
+    """Resources and machine code; kept, as models have kernels in common and this takes long."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(_CUOBJDUMP), "--dump-resource-usage", "-sass", file.name]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def _count(code: str, patterns: dict[str, str]) -> dict[str, int]:

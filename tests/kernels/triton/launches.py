@@ -15,7 +15,7 @@ from engine.models import decoder
 from engine.models.decoder import Decoder
 from engine.models.graphs import GraphedDecoder
 from engine.models.kv_cache import KVCache
-from engine.models.quantized import quantized
+from engine.models.quantized import Kind, quantized
 from engine.models.spec import ModelSpec
 from engine.models.weights import LayerWeights, Weights, WeightsOf
 from engine.params import SamplingParams
@@ -26,7 +26,7 @@ from kernels.gpu.linear_8bit import linear_8bit
 from kernels.gpu.linear_int4 import linear_int4
 from kernels.gpu.logprobs import logprobs
 from kernels.gpu.norm import add_rms_norm_quantized
-from kernels.quantize import CODES, Vectors
+from kernels.quantize import CODES, PackedRows, Weight
 
 META = torch.device("meta")
 
@@ -115,7 +115,7 @@ def launch_model_step(architecture: str, spec: ModelSpec, *, head_norms: bool, d
 
 
 def launch_forward(
-    architecture: str, spec: ModelSpec, weights: WeightsOf[Vectors], batch: Batch, *, kv_dtype: torch.dtype
+    architecture: str, spec: ModelSpec, weights: WeightsOf[Weight], batch: Batch, *, kv_dtype: torch.dtype
 ) -> Tensor:
     """Logits of a step; the steps for graphs of one and of two rows besides. No tensor on the meta device has
     numbers, so this fails if a step reads any back."""
@@ -134,10 +134,11 @@ def launched_once(launch: Callable[[], None]) -> Callable[[], None]:
     return launch
 
 
-def launch_model_step_in_8_bits(architecture: str, spec: ModelSpec, kind: str) -> None:
-    """A step on quantised weights, activations, keys and values."""
+def launch_quantized_step(architecture: str, spec: ModelSpec, kind: Kind) -> None:
+    """A step on quantised weights; in 8 bits activations, keys and values are so, too."""
     weights = quantized(weights_of(spec, head_norms=False), kind, META, lambda _done: None)
-    launch_forward(architecture, spec, weights, mixed_batch(), kv_dtype=CODES[kind])
+    kv_dtype = CODES.get(kind, torch.bfloat16)
+    launch_forward(architecture, spec, weights, mixed_batch(), kv_dtype=kv_dtype)
 
 
 def launch_quantized(architecture: str) -> None:
@@ -145,10 +146,10 @@ def launch_quantized(architecture: str) -> None:
     with patch.object(linears, "architecture", lambda _device: architecture):
         for dtype in (torch.int8, torch.uint8):
             add_rms_norm_quantized(meta(16, 4096), meta(16, 4096), meta(4096), 1e-6, dtype)
-            for rows in (16, 512):
+            for rows in (16, 64, 512):
                 x, weight = meta(rows, 4096, dtype=dtype), meta(4096, 4096, dtype=dtype)
                 scales = meta(rows, dtype=torch.float32), meta(4096, dtype=torch.float32)
                 linear_8bit(x, scales[0], weight, scales[1], dtype=torch.bfloat16)
-        for rows in (16, 512):
-            packed = meta(4096, 2048, dtype=torch.uint8)
-            linear_int4(meta(rows, 4096), packed, meta(4096, 32, dtype=torch.float32))
+        for rows in (16, 64, 512):
+            codes, numbers = meta(4096, 2048, dtype=torch.uint8), meta(2, 4096, 128, dtype=torch.float16)
+            linear_int4(meta(rows, 4096), PackedRows(codes, numbers[0], numbers[1]))

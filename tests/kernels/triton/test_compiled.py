@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from engine.models.quantized import Kind
 from tests.kernels.triton.cases import AttentionCase, attention_problem
 from tests.kernels.triton.compiler import ARCHITECTURES, Architecture, FakeGpu, Machine
 from tests.kernels.triton.launches import (
     launch_model_step,
-    launch_model_step_in_8_bits,
     launch_quantized,
+    launch_quantized_step,
     model_spec,
 )
 
@@ -93,15 +94,16 @@ def test_quantized_pages(architecture: Architecture) -> None:
 
 
 @most_different
-@pytest.mark.parametrize("kind", ["int8", "fp8"])
-def test_model_step_in_8_bits(architecture: Architecture, kind: str) -> None:
-    """Weights, activations, keys and values; products are of codes where the architecture can do that."""
+@pytest.mark.parametrize("kind", ["int8", "fp8", "int4"])
+def test_quantized_model_step(architecture: Architecture, kind: Kind) -> None:
+    """In 8 bits products are of codes where the architecture can do that."""
     spec = model_spec(num_heads=32, num_kv_heads=8, head_dim=128)
-    machines = machines_of(architecture, lambda: launch_model_step_in_8_bits(architecture.name, spec, kind))
+    machines = machines_of(architecture, lambda: launch_quantized_step(architecture.name, spec, kind))
     kernels = {each.kernel for each in machines}
-    assert {"row_codes_kernel", "linear_8bit_kernel", "rotate_and_write_kernel"} <= kernels
+    linear = {"linear_int4_kernel"} if kind == "int4" else {"row_codes_kernel", "linear_8bit_kernel"}
+    assert linear | {"rotate_and_write_kernel"} <= kernels
     for each in machines:
-        if each.kernel in ("linear_8bit_kernel", "split_kernel", "prefill_kernel"):
+        if each.kernel in ("linear_int4_kernel", "linear_8bit_kernel", "split_kernel", "prefill_kernel"):
             assert each.instructions[architecture.matrix] or each.instructions[architecture.small_matrix]
 
 

@@ -30,7 +30,7 @@ SPEC = ModelSpec(
 )
 
 
-def random_weights(device: torch.device) -> Weights:
+def random_weights(device: torch.device, spec: ModelSpec = SPEC) -> Weights:
     generator = torch.Generator("cpu").manual_seed(0)
 
     def standard(*shape: int) -> Tensor:
@@ -42,9 +42,9 @@ def random_weights(device: torch.device) -> Weights:
     def gain(width: int) -> Tensor:
         return 1 + 0.2 * standard(width)
 
-    embed, head = standard(2, VOCAB_SIZE, SPEC.hidden_size)
-    queries, hidden = SPEC.num_heads * SPEC.head_dim, SPEC.hidden_size
-    keys, inner = SPEC.num_kv_heads * SPEC.head_dim, SPEC.intermediate_size
+    embed, head = standard(2, VOCAB_SIZE, spec.hidden_size)
+    queries, hidden = spec.num_heads * spec.head_dim, spec.hidden_size
+    keys, inner = spec.num_kv_heads * spec.head_dim, spec.intermediate_size
     layers = [
         LayerWeights(
             input_norm=gain(hidden),
@@ -56,9 +56,9 @@ def random_weights(device: torch.device) -> Weights:
             gate=normal(inner, hidden),
             up=normal(inner, hidden),
             down=normal(hidden, inner),
-            q_norm=gain(SPEC.head_dim),
-            k_norm=gain(SPEC.head_dim),
+            q_norm=gain(spec.head_dim),
+            k_norm=gain(spec.head_dim),
         )
-        for _ in range(SPEC.num_layers)
+        for _ in range(spec.num_layers)
     ]
     return Weights(embed=embed, layers=tuple(layers), norm=gain(hidden), lm_head=head * 0.5)

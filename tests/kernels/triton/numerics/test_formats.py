@@ -7,7 +7,7 @@ import torch
 
 from engine.models import decoder
 from engine.models.loader import LoadedModel
-from engine.models.quantized import QuantizedModel, quantized
+from engine.models.quantized import Kind, QuantizedModel, quantized
 from kernels.dispatch import operations
 from tests.kernels.triton.numerics.random_model import SPEC, random_weights
 from tests.models.paged_sequences import PagedSequences
@@ -63,7 +63,7 @@ def divergence(exact: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("kind", "bound"), [("int8", 1e-2), ("fp8", 2e-1)])
 def test_weights_and_activations_in_8_bits(
-    request: pytest.FixtureRequest, device: torch.device, kind: str, bound: float
+    request: pytest.FixtureRequest, device: torch.device, kind: Kind, bound: float
 ) -> None:
     """As above, for linears on quantised rows."""
     exact, same = logits(sequences(torch.float32, CPU)), logits(quantized_sequences(kind, CPU))
@@ -74,7 +74,7 @@ def test_weights_and_activations_in_8_bits(
     assert torch.equal(computed.argmax(-1), same.argmax(-1))
 
 
-def quantized_sequences(kind: str, device: torch.device) -> PagedSequences:
+def quantized_sequences(kind: Kind, device: torch.device) -> PagedSequences:
     weights = quantized(random_weights(CPU), kind, device, lambda _done: None)
     return PagedSequences(QuantizedModel(SPEC, weights), num_pages=24, page_size=16, device=device)
 

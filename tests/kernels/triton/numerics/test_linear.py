@@ -10,7 +10,7 @@ from kernels.gpu import linear_8bit as module
 from kernels.gpu.linear_8bit import has_fp8, linear_8bit
 from kernels.gpu.linear_int4 import linear_int4
 from kernels.gpu.tiles import INTERPRETER, architecture
-from kernels.quantize import dequantize_int4, dequantize_rows, quantize_int4, quantize_rows
+from kernels.quantize import PackedRows, dequantize_rows, quantize_rows
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -20,7 +20,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
-@pytest.mark.parametrize("rows", [3, 150])
+@pytest.mark.parametrize("rows", [3, 70, 150])
 def test_linear_8bit(
     monkeypatch: pytest.MonkeyPatch, device: torch.device, rows: int, kind: str, native: bool
 ) -> None:
@@ -38,14 +38,29 @@ def test_linear_8bit(
     torch.testing.assert_close(rounded.double(), exact - bias, rtol=1e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("rows", "group"), [(5, 128), (70, 32)])
-def test_linear_int4(rows: int, group: int, dtype: torch.dtype) -> None:
-    x, weight, bias = normal(rows, 256).to(dtype), normal(130, 256, seed=1), normal(130, seed=2).to(dtype)
-    packed, scales = quantize_int4(weight, group)
-    stands_for = dequantize_int4(packed, scales)
-    assert ((stands_for - weight).abs() <= scales.repeat_interleave(group, 1) * 0.501).all()
-    exact = x.double() @ stands_for.double().T + bias.double()
-    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
-    result = linear_int4(x, packed, scales, bias=bias)
-    torch.testing.assert_close(result.double(), exact, rtol=tolerance, atol=10 * tolerance)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "depth"), [(5, 256), (70, 416), (150, 96)])
+def test_linear_int4(rows: int, depth: int, dtype: torch.dtype) -> None:
+    """One case for each tile, with depths that are not whole blocks of it."""
+    x, weight = normal(rows, depth).to(dtype), normal(130, depth, seed=1) + normal(130, 1, seed=3)
+    bias = normal(130, seed=2).to(dtype)
+    packed = PackedRows.of(weight)
+    exact = x.double() @ packed.plain().to(dtype).double().T + bias.double()
+    tolerance = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+    result = linear_int4(x, packed, bias)
+    torch.testing.assert_close(result.double(), exact, rtol=tolerance, atol=5 * tolerance)
+
+
+def test_rounding_to_4_bits() -> None:
+    """Within half a step of each block, whatever its offset; a block of one number is exact."""
+    weight = normal(6, 128) + normal(6, 1, seed=1) * 4
+    weight[2, 32:64] = 0.75
+    weight[3] = 0.0
+    packed = PackedRows.of(weight)
+    error = (packed.plain() - weight).abs().view(6, 4, 32).amax(-1)
+    steps = (weight.view(6, 4, 32).amax(-1) - weight.view(6, 4, 32).amin(-1)) / 15
+    assert (error <= steps * 0.5 + weight.abs().max() * 2**-10).all()
+    assert error[2, 1] == 0.0
+    assert (error[3] == 0.0).all()
+    with pytest.raises(ValueError, match="rows of 80 weights are not blocks of 32"):
+        PackedRows.of(weight[:, :80])
