@@ -1,58 +1,131 @@
 """How much of long prompts a step may run while answers are decoded: what fits the time it should take.
 
-Every answer waits for the step, whoever's prompt it runs. What a token of a prompt costs depends on the
-machine, the model and the tokens before it, so it is not calculated: the limit follows what steps took.
+Every answer waits for the step, whoever's prompt it runs. So both are measured: what a step takes that only
+decodes, and what a token of a prompt adds to it (`engine.token_price`).
 """
 
 from __future__ import annotations
 
-_FEWEST = 16
-"""Tokens: prompts go on whatever steps take."""
-_GROWTH = 1.25
-_WEIGHT = 0.3
-"""Of a new measurement in the running mean."""
-_FRESH = 64
+import math
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+
+from engine.token_price import Chunk, TokenPrice
+
+_FEWEST = 8
+"""Tokens: prompts go on whatever steps take. Fewer cost as much, for a step reads all of the context."""
+_GROWTH = 2
+"""From one chunk to the next: where a price is wrong, one step shows it."""
+_FRESH = 24
 """Steps after which one is spent on decoding alone if none was, to know how long that takes now."""
+_RECENT = 3
+"""How many of those are remembered. Their median counts: one may have been held up by something else."""
+_COMPARABLE = 2
+"""Steps with more than so many times the tokens that fit say nothing about the price of few."""
+_SHARE = 0.25
+"""Where other prompts make a step long, paced ones may add that much of their time: little to them, but paced
+ones would hardly get on in many such steps."""
 
 
 class Pace:
-    """The limit on the prompt tokens of a step that also decodes.
-
-    The aim is `aim_s`, or twice a step that only decodes if that is longer: gaps at most double.
+    """What paced prompts may add to a step that also decodes.
 
     Args:
-        aim_s: longest step wanted (seconds); 0.0: any, so there is no limit.
-        most: the limit to begin with, and the highest (tokens).
+        aim: how long such a step should take at most, as a multiple of one that only decodes; 0.0: any.
+        most: tokens of a step at most.
     """
 
-    def __init__(self, aim_s: float, most: int) -> None:
-        self._aim_s = aim_s
+    def __init__(self, aim: float, most: int) -> None:
+        self._aim = aim
         self._most = most
-        self._limit = most
-        self._decode_s = 0.0
-        """Running mean of steps that only decode."""
+        self._price = TokenPrice()
+        self._last = _FEWEST
+        """Tokens of the last paced chunk."""
+        self._decode_s = deque[float](maxlen=_RECENT)
+        """Steps that only decoded."""
         self._steps = 0
-        """Since the last of them."""
+        """Planned since the last of them."""
+
+    def allowance(self, *, in_progress: bool) -> Allowance | None:
+        """For the next step that decodes; None: it should do nothing else, so that is measured.
+
+        Args:
+            in_progress: whether there is a paced prompt that was begun.
+        """
+        if not self._aim:
+            return self.unlimited()
+        if in_progress and (not self._decode_s or self._steps >= _FRESH):
+            self._steps = 0
+            return None
+        self._steps += 1
+        return Allowance(self, self._added_s)
+
+    def unlimited(self) -> Allowance:
+        """For a step that nobody waits for."""
+        return Allowance(self, math.inf)
+
+    def cost_s(self, chunk: Chunk) -> float:
+        """What a chunk adds to a step."""
+        return self._price.cost_s(chunk.tokens, chunk.attended)
+
+    def fitting(self, context: int, seconds: float) -> int:
+        """How many tokens behind `context` should take `seconds`; where that is not known, few."""
+        if math.isinf(seconds):
+            return self._most
+        most = min(self._most, _GROWTH * max(_FEWEST, self._last))
+        return int(min(most, self._price.fitting(context, seconds))) if self._price.is_known else _FEWEST
+
+    def plan(self, chunk: Chunk) -> None:
+        """A step will run that chunk of a paced prompt."""
+        self._last = chunk.tokens
+
+    def ran(self, chunks: Sequence[Chunk], seconds: float) -> None:
+        """A step that decoded ran `chunks` of prompts besides, and took `seconds`."""
+        if not self._aim:
+            return
+        if not chunks:
+            self._decode_s.append(seconds)
+            self._steps = 0
+        elif self._decode_s and (not self._price.is_known or self._is_comparable(chunks)):
+            self._price.learn(chunks, max(seconds - median(self._decode_s), 1e-6))
 
     @property
-    def prompt_tokens(self) -> int:
-        """The present limit; 0 now and then."""
-        return self._limit if self._steps < _FRESH else 0
+    def _added_s(self) -> float:
+        return max(0.0, self._aim - 1) * median(self._decode_s) if self._decode_s else 0.0
 
-    def ran(self, *, prompt_tokens: int, seconds: float) -> None:
-        """A step that decoded ran `prompt_tokens` besides, and took `seconds`."""
-        if not self._aim_s:
-            return
-        if not prompt_tokens:
-            self._decode_s += _WEIGHT * (seconds - self._decode_s)
-            self._steps = 0
-            return
-        self._steps += 1
-        aim_s = max(self._aim_s, 2 * self._decode_s)
-        # What was far below the limit and took no longer than it should says nothing about the limit.
-        if seconds > aim_s or prompt_tokens >= self._limit / _GROWTH:
-            # Decoding takes its time however few tokens of prompts there are.
-            added_s = max(seconds - self._decode_s, 1e-6)
-            fitting = int(prompt_tokens * (aim_s - self._decode_s) / added_s)
-            highest = min(self._most, int(self._limit * _GROWTH))
-            self._limit = max(_FEWEST, min(fitting, highest))
+    def _is_comparable(self, chunks: Sequence[Chunk]) -> bool:
+        tokens = sum(chunk.tokens for chunk in chunks)
+        context = int(sum(chunk.attended for chunk in chunks) / tokens)
+        return tokens <= _COMPARABLE * max(_FEWEST, self.fitting(context, self._added_s))
+
+
+class Allowance:
+    """The seconds that paced prompts may add to one step."""
+
+    def __init__(self, pace: Pace, seconds: float) -> None:
+        self._pace = pace
+        self._seconds = seconds
+        self._others_s = 0.0
+        """What other prompts add."""
+        self._spent_s = 0.0
+        self._begun = False
+        """Whether a paced prompt had its part."""
+
+    def tokens(self, context: int) -> int:
+        """How many tokens a paced prompt may run behind `context`."""
+        least_s = max(self._seconds / 2, _SHARE * self._others_s)
+        left_s = max(self._seconds - self._others_s, least_s) - self._spent_s
+        fitting = self._pace.fitting(context, max(0.0, left_s))
+        if not self._begun:
+            return max(_FEWEST, fitting)
+        return fitting if fitting >= _FEWEST else 0
+
+    def spend(self, chunk: Chunk, *, paced: bool) -> None:
+        """A prompt runs a chunk in the step."""
+        if paced:
+            self._begun = True
+            self._spent_s += self._pace.cost_s(chunk)
+            self._pace.plan(chunk)
+        else:
+            self._others_s += self._pace.cost_s(chunk)

@@ -19,11 +19,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from engine.admission import OutputReserve
-from engine.pace import Pace
+from engine.pace import Allowance, Pace
 from engine.page_pool import PagePool
 from engine.prefix_tree import Prefix, PrefixTree
 from engine.request import Sequence
 from engine.stats import PageCounts, Stats
+from engine.token_price import Chunk
 from engine.waiting import WaitingQueue
 
 _PACED_STEPS = 4
@@ -47,6 +48,11 @@ class Row:
     """The sequence's preemption count when planned: tells whether the pages are still its own."""
 
     @property
+    def decodes(self) -> bool:
+        """Whether somebody who has a part of an answer gets another token by it."""
+        return self.stop - self.start == 1 and self.start >= self.sequence.num_prompt
+
+    @property
     def embeds(self) -> bool:
         """Whether the hidden state of its last token is wanted."""
         return self.sequence.request.purpose == "embed" and self.sequence.completes(self.stop)
@@ -57,15 +63,18 @@ class Plan:
     """One step: its rows by sequence id, in batch order."""
 
     budget: int
-    paced: int
-    """How much of the budget is for paced prompts..."""
-    least_paced: int = 0
-    """...whatever other prompts take."""
+    allowance: Allowance
+    """What paced prompts may add."""
     rows: dict[int, Row] = field(default_factory=dict)
 
     @property
-    def num_tokens(self) -> int:
-        return sum(row.stop - row.start for row in self.rows.values())
+    def chunks(self) -> list[Chunk]:
+        """What it runs beside decoding."""
+        return [Chunk(row.stop - row.start, row.start) for row in self.rows.values() if not row.decodes]
+
+    @property
+    def decodes(self) -> bool:
+        return any(row.decodes for row in self.rows.values())
 
 
 class Scheduler:
@@ -101,11 +110,11 @@ class Scheduler:
 
     def plan(self) -> Plan | None:
         """The next step, or None if there is nothing to run; lengths and pages are already updated."""
-        plan = Plan(budget=self._max_batch_tokens, paced=self._max_batch_tokens)
+        plan = Plan(self._max_batch_tokens, self._pace.unlimited())
         ordered = sorted(self.running.values(), key=lambda sequence: sequence.order)
         prompts = [sequence for sequence in ordered if sequence.unscheduled > 1]
         self._schedule_all([sequence for sequence in ordered if sequence.unscheduled <= 1], plan)
-        if plan.rows:
+        if plan.decodes:
             self._pace_prompts(plan)
         short = [sequence for sequence in prompts if sequence.unscheduled <= self._short]
         if len(short) < len(prompts) or self._is_long_next():
@@ -132,10 +141,12 @@ class Scheduler:
 
     def _pace_prompts(self, plan: Plan) -> None:
         """Bound what prompts add to a plan that decodes."""
-        plan.paced = self._pace.prompt_tokens
-        plan.least_paced = plan.paced // 2
-        if plan.paced == 0:
-            plan.budget = 0  # the pace wants to see a step without any
+        in_progress = any(sequence.paced for sequence in self.running.values())
+        allowance = self._pace.allowance(in_progress=in_progress)
+        if allowance is None:
+            plan.budget = 0
+        else:
+            plan.allowance = allowance
 
     def commit(self, row: Row) -> None:
         """A row was computed: its KV counts, and whole pages of prompt are shared from now on."""
@@ -189,7 +200,7 @@ class Scheduler:
         """Plan as many of the sequence's tokens as budget and pages allow."""
         count = min(sequence.unscheduled, plan.budget)
         if sequence.paced:
-            count = min(count, plan.paced)
+            count = min(count, plan.allowance.tokens(sequence.scheduled))
         # A prompt is run to its end even where nothing may be sampled after it.
         if count == 0 or (sequence.remaining == 0 and sequence.num_output > 0):
             return
@@ -199,11 +210,9 @@ class Scheduler:
         samples = stop == sequence.length and sequence.request.purpose == "generate"
         plan.rows[sequence.id] = Row(sequence, start, stop, samples, sequence.preemptions)
         plan.budget -= count
-        if sequence.paced:
-            plan.paced -= count
-            sequence.paced = stop < sequence.length
-        elif count > 1:
-            plan.paced = max(plan.least_paced, plan.paced - count)
+        if count > 1 or sequence.paced:
+            plan.allowance.spend(Chunk(count, start), paced=sequence.paced)
+        sequence.paced &= stop < sequence.length
         sequence.scheduled = stop
         sequence.pending += samples
 
@@ -266,7 +275,7 @@ class Scheduler:
             too_long = longest is not None and sequence.length - cached > longest
             paced = sequence.length - cached > _PACED_STEPS * self._max_batch_tokens
             # One that would not run at once would only take a place and pages.
-            cannot_run = too_long or (paced and plan.paced == 0)
+            cannot_run = too_long or (paced and plan.allowance.tokens(cached) == 0)
             if cannot_run or self._is_in_flight(sequence, len(prefix.pages)):
                 passed_over += 1
             elif not self._try_start(sequence, prefix):

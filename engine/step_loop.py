@@ -227,10 +227,8 @@ class StepLoop:
         self._stats.step_forward.observe(output.forward_s)
         self._stats.step_sample.observe(output.sample_s)
         failed = self._commit(step, output)
-        counts = [row.stop - row.start for row in step.plan.rows.values()]
-        if min(counts) == 1:
-            prompt_tokens = sum(count for count in counts if count > 1)
-            self._pace.ran(prompt_tokens=prompt_tokens, seconds=output.forward_s + output.sample_s)
+        if step.plan.decodes:
+            self._pace.ran(step.plan.chunks, output.forward_s + output.sample_s)
         now = time.monotonic()
         self._history.record_step(
             step.plan.rows.values(), cached=step.cached_tokens, launched=step.launched, landed=now

@@ -306,7 +306,7 @@ async def test_a_slow_reader_gets_one_merged_update() -> None:
 async def test_long_prompts_do_not_stall_a_running_stream() -> None:
     """A38: every step that computes prompt also decodes the stream."""
     async with running(num_pages=512, max_batch_tokens=16) as (engine, runner):
-        stream = engine.submit(generate_request("s", max_tokens=60), request_id="s")
+        stream = engine.submit(generate_request("s", max_tokens=120), request_id="s")
         await until(lambda: stream.completion_tokens > 1)
         runner.pause()
         prompts = [

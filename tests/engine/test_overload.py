@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import Counter
 from contextlib import suppress
 
 import pytest
 
+from engine.batch import Batch
 from engine.drain_rate import DrainRate
+from engine.engine import Engine
 from engine.errors import QueueFullError
 from tests.engine.test_engine import hashed_text, running, until
 from tests.fakes import collect, generate_request
@@ -182,3 +185,36 @@ async def test_the_drain_rate_says_nothing_about_idle_times() -> None:
         assert full.value.retry_after_s < 2
         runner.resume()
         await asyncio.gather(*map(collect, requests))
+
+
+async def test_whatever_prompts_arrive_a_stream_waits_for_one_step_budget_at_most() -> None:
+    """Between two of its tokens no more than `max_batch_tokens` are run."""
+    async with running(num_pages=4096, max_batch_tokens=32, max_running=16) as (engine, runner):
+        chance = random.Random(3)
+        stream = engine.submit(generate_request("stream", max_tokens=200), request_id="stream")
+        others = []
+        for number in range(40):
+            length = chance.choice([2, 10, 30, 60, 500])
+            text = chr(97 + number % 26) + str(number) * length
+            wanted = generate_request(text, max_tokens=chance.randrange(1, 9))
+            others.append(engine.submit(wanted, request_id="other"))
+            await _another_step(engine)
+        (whole,) = await collect(stream)
+        assert whole.text == hashed_text("stream", 200)
+        steps = [step for step, batch in enumerate(runner.batches) if _decodes(batch, b"stream")]
+        assert steps == [*range(steps[0], steps[0] + 199)], "it gets a token by every step"
+        assert max(len(batch.token_ids) for batch in runner.batches) == 32
+        for request in others:
+            engine.abort(request)
+
+
+async def _another_step(engine: Engine) -> None:
+    steps = engine.stats.steps
+    await until(lambda: engine.stats.steps > steps)
+
+
+def _decodes(batch: Batch, prompt: bytes) -> bool:
+    """Whether an answer to `prompt` gets another token by the batch."""
+    return any(
+        bytes(row.tokens[: len(prompt)]) == prompt and row.position > len(prompt) for row in batch.samples
+    )

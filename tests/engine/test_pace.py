@@ -2,96 +2,158 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 
 from engine.pace import Pace
+from engine.token_price import Chunk
+
+Machine = Callable[[Chunk], float]
+"""What a chunk adds to a step (seconds)."""
 
 
-def flood(pace: Pace, steps: int, seconds: Callable[[int], float]) -> list[float]:
-    """What those steps take that run prompts, of which there are always more; planned one ahead, as by the
-    step loop."""
-    planned = [pace.prompt_tokens]
+def machine(token_s: float, doubling: float = math.inf) -> Machine:
+    """One on which a token costs that, and twice as much after `doubling` others."""
+    return lambda chunk: token_s * (chunk.tokens + chunk.attended / doubling)
+
+
+def decode(pace: Pace, seconds: float, steps: int = 3) -> None:
     for _ in range(steps):
-        planned.append(pace.prompt_tokens)
-        pace.ran(prompt_tokens=planned[-2], seconds=seconds(planned[-2]))
-    assert planned.count(0) <= steps / 30
-    return [seconds(tokens) for tokens in planned if tokens]
+        pace.ran([], seconds)
 
 
-def decode(pace: Pace, seconds: float) -> None:
-    for _ in range(100):
-        pace.ran(prompt_tokens=0, seconds=seconds)
+def fitting(pace: Pace, context: int = 0) -> int:
+    allowance = pace.allowance(in_progress=False)
+    assert allowance is not None
+    return allowance.tokens(context)
 
 
-def test_steps_soon_take_what_they_should() -> None:
-    pace = Pace(0.05, 512)
+def flood(pace: Pace, steps: int, decode_s: float, added: Machine, *, prompt: int = 8000) -> list[Chunk]:
+    """The chunks of those steps that run prompts, of which there are always more; planned one ahead, as by
+    the step loop."""
+    done: list[Chunk] = []
+    planned: list[Chunk | None] = []
+    at = 0
+    for _ in range(steps):
+        allowance = pace.allowance(in_progress=True)
+        if allowance is None:
+            planned.append(None)
+        else:
+            chunk = Chunk(min(prompt - at, allowance.tokens(at)), at)
+            allowance.spend(chunk, paced=True)
+            at = (at + chunk.tokens) % prompt
+            planned.append(chunk)
+        if len(planned) > 1:
+            landed = planned[-2]
+            pace.ran([landed] if landed else [], decode_s + (added(landed) if landed else 0.0))
+            done += [landed] if landed else []
+    return done
+
+
+@pytest.mark.parametrize("decode_s", [0.002, 0.01, 0.2])
+@pytest.mark.parametrize("doubling", [1000.0, 4000.0, math.inf])
+def test_steps_soon_take_what_they_should(decode_s: float, doubling: float) -> None:
+    """At every context: the first 8,000 tokens cost up to nine times as much at the end."""
+    pace = Pace(1.8, 512)
+    decode(pace, decode_s)
+    added = machine(decode_s / 100, doubling)
+    times = [added(chunk) for chunk in flood(pace, 3000, decode_s, added)]
+    assert max(times) <= 1.8 * 0.8 * decode_s
+    assert sum(times[50:]) / len(times[50:]) == pytest.approx(0.8 * decode_s, rel=0.15)
+
+
+def test_a_jump_to_another_context_is_foreseen() -> None:
+    """But no chunk is more than twice the one before it."""
+    pace = Pace(1.8, 512)
     decode(pace, 0.01)
-    steps = flood(pace, 100, lambda tokens: 0.01 + tokens * 0.0004)
-    assert steps[0] == pytest.approx(0.2148)
-    assert max(steps[2:]) <= 0.05
-    # At 100 tokens a step takes 50 ms.
-    assert min(steps[2:]) >= 0.05 / 1.3
-
-
-def test_a_growing_context_makes_the_chunks_smaller() -> None:
-    """Attention to 8,000 tokens makes each three times as dear: no step is much too long for that."""
-    pace = Pace(0.05, 512)
-    decode(pace, 0.01)
-    done, times = 0, []
-    flood(pace, 20, lambda tokens: 0.01 + tokens * 0.0004)
-    while done < 8000:
-        tokens = pace.prompt_tokens
-        times.append(0.01 + tokens * 0.0004 * (1 + 2 * done / 8000))
-        pace.ran(prompt_tokens=tokens, seconds=times[-1])
-        done += tokens
-    assert max(times) < 1.1 * 0.05
-    assert sum(times) / len(times) > 0.8 * 0.05
+    added = machine(0.0001, 2000.0)
+    flood(pace, 1000, 0.01, added)
+    for context in (0, 7000, 100, 3000):
+        chunk = Chunk(fitting(pace, context), context)
+        assert added(chunk) <= 1.25 * 0.008
+    pace.plan(Chunk(60, 0))
+    assert added(Chunk(fitting(pace), 0)) == pytest.approx(0.008, rel=0.25)
 
 
 def test_a_fast_machine_is_not_held_back() -> None:
-    pace = Pace(0.05, 512)
+    pace = Pace(1.8, 512)
     decode(pace, 0.005)
-    assert set(flood(pace, 50, lambda tokens: 0.005 + tokens * 1e-5)) == {0.005 + 512 * 1e-5}
-
-
-def test_where_decoding_is_slow_prompts_may_add_as_much() -> None:
-    pace = Pace(0.05, 512)
-    decode(pace, 0.2)
-    steps = flood(pace, 100, lambda tokens: 0.2 + tokens * 0.0003)
-    assert max(steps[2:]) <= 0.4
-    assert min(steps[2:]) >= 0.35
+    chunks = flood(pace, 100, 0.005, machine(1e-6))
+    assert chunks[0].tokens == 8, "nothing is known of it"
+    assert [chunk.tokens for chunk in chunks[:15]] == [8, 8, 16, 32, 64, 128, 256, *[512] * 8]
 
 
 def test_prompts_go_on_whatever_steps_take() -> None:
-    """More rows than there were make decoding slower than was known; that is learned in time."""
-    pace = Pace(0.05, 512)
+    pace = Pace(1.8, 512)
     decode(pace, 0.01)
-    steps = flood(pace, 2000, lambda tokens: 0.1 + tokens * 0.0004)
-    assert steps[50] == 0.1 + 16 * 0.0004
-    assert 0.2 / 1.3 < steps[-1] <= 0.2
+    chunks = flood(pace, 100, 0.01, machine(0.1))
+    assert {chunk.tokens for chunk in chunks} == {8}
+
+
+def test_more_rows_are_noticed() -> None:
+    """They make decoding slower than it was: measured again every 24 steps."""
+    pace = Pace(1.8, 512)
+    decode(pace, 0.01)
+    added = machine(0.0004)
+    chunks = flood(pace, 200, 0.1, added)
+    assert added(chunks[-1]) == pytest.approx(0.08, rel=0.3)
 
 
 def test_a_slow_moment_is_forgotten() -> None:
-    pace = Pace(0.05, 512)
-    decode(pace, 0.005)
-    pace.ran(prompt_tokens=512, seconds=3.0)
-    assert pace.prompt_tokens == 16
-    flood(pace, 40, lambda tokens: 0.005 + tokens * 1e-5)
-    assert pace.prompt_tokens == 512
+    """Of a step that only decodes, and of one with a prompt."""
+    pace = Pace(1.8, 512)
+    added = machine(0.0001)
+    decode(pace, 0.01)
+    before = flood(pace, 60, 0.01, added)[-1].tokens
+    pace.ran([], 3.0)
+    pace.ran([Chunk(before, 0)], 3.0)
+    assert before // 2 <= fitting(pace) <= before
+    assert flood(pace, 30, 0.01, added)[-1].tokens == pytest.approx(before, rel=0.2)
 
 
-def test_small_prompts_say_nothing_about_large_ones() -> None:
-    pace = Pace(0.05, 512)
-    pace.ran(prompt_tokens=512, seconds=0.1)
-    limit = pace.prompt_tokens
+def test_other_prompts_say_nothing_about_small_chunks() -> None:
+    pace = Pace(1.8, 512)
+    decode(pace, 0.01)
+    flood(pace, 60, 0.01, machine(0.0001))
+    before = fitting(pace)
     for _ in range(20):
-        pace.ran(prompt_tokens=100, seconds=0.02)
-    assert pace.prompt_tokens == limit
+        pace.ran([Chunk(400, 0)], 0.01 + 400 * 0.0005)
+    assert fitting(pace) == before
+
+
+def test_paced_prompts_share_a_step() -> None:
+    """Others leave them a half of what fits, or a quarter of what they add themselves."""
+    pace = Pace(2.0, 512)
+    decode(pace, 0.01)
+    added = machine(0.0001)
+    flood(pace, 200, 0.01, added, prompt=512)
+    whole = fitting(pace)
+    assert whole == pytest.approx(100, rel=0.05)
+
+    def beside(*others: int) -> int:
+        allowance = pace.allowance(in_progress=False)
+        assert allowance is not None
+        for tokens in others:
+            allowance.spend(Chunk(tokens, 0), paced=False)
+        return allowance.tokens(0)
+
+    assert beside(30) == pytest.approx(whole - 30, abs=2)
+    assert beside(80) == pytest.approx(whole / 2, abs=2)
+    assert beside(200, 200) == pytest.approx(whole, rel=0.1)
+
+    allowance = pace.allowance(in_progress=False)
+    assert allowance is not None
+    allowance.spend(Chunk(40, 0), paced=True)
+    assert allowance.tokens(0) == pytest.approx(whole - 40, abs=2)
+    allowance.spend(Chunk(allowance.tokens(0), 0), paced=True)
+    assert allowance.tokens(0) == 0, "the fewest are for one of them"
 
 
 def test_no_aim_is_no_limit() -> None:
     pace = Pace(0.0, 512)
-    flood(pace, 10, lambda tokens: 9.0)
-    assert pace.prompt_tokens == 512
+    pace.ran([Chunk(512, 0)], 9.0)
+    allowance = pace.allowance(in_progress=True)
+    assert allowance is not None
+    assert allowance.tokens(0) == pace.unlimited().tokens(0) == 512

@@ -20,6 +20,7 @@ from engine.request import Request, Sequence
 from engine.scheduler import Plan, Scheduler
 from engine.stats import Stats
 from engine.stream import UpdateStream
+from engine.token_price import Chunk
 from tests.fakes import FakeRunner, byte_tokenizer, hashed_tokens
 
 TOKENIZER = byte_tokenizer()
@@ -40,7 +41,7 @@ class Rig:
         self.pool = PagePool(num_pages, page_size)
         self.tree = PrefixTree(page_size) if shares else None
         self.stats = Stats()
-        self.pace = Pace(0.05, budget)
+        self.pace = Pace(1.8, budget)
         self.scheduler = Scheduler(
             self.pool,
             self.tree,
@@ -130,6 +131,8 @@ class Rig:
         output = self.runner.run(batch)
         for row in plan.rows.values():
             self.scheduler.commit(row)
+        if plan.decodes:
+            self.pace.ran(plan.chunks, 1.0)
         sampling = [row.sequence for row in plan.rows.values() if row.samples]
         for sequence, token_id in zip(sampling, output.token_ids, strict=True):
             sequence.pending -= 1
@@ -182,7 +185,7 @@ def test_decode_goes_first_and_the_prompt_gets_what_is_left() -> None:
     rig = Rig(num_pages=64, budget=8)
     rig.submit([1, 2], 30)
     rig.step()
-    rig.submit(list(range(40)), 1)
+    rig.submit(list(range(32)), 1)
     for _ in range(4):
         plan = rig.scheduler.plan()
         assert plan is not None
@@ -213,33 +216,43 @@ def test_a_long_prompt_in_progress_leaves_half_to_short_ones() -> None:
     assert long.scheduled == 16 + 8 + 12 + 16
 
 
+def priced(pace: Pace, tokens: int) -> None:
+    """Have so many tokens of a prompt fit into a step that decodes."""
+    for _ in range(3):
+        pace.ran([], 1.0)
+    pace._price.learn([Chunk(1, 0)], 0.8 / (tokens + 0.5))
+
+
 def test_long_prompts_add_to_decoding_what_the_pace_allows() -> None:
     """Other prompts count against it, up to a half; without anyone who decodes there is no such limit."""
-    rig = Rig(num_pages=256, budget=32, max_running=8)
+    rig = Rig(num_pages=256, budget=48, max_running=8)
     stream = rig.submit([1], 50)
     rig.step()
-    rig.pace._limit = 6
-    long = rig.submit(list(range(129)), 1)
-    also_long = rig.submit(list(range(50, 180)), 1)
-    assert sizes(rig.scheduler.plan()) == {stream.id: 1, long.id: 6}
+    priced(rig.pace, 16)
+    long = rig.submit(list(range(200)), 1)
+    also_long = rig.submit(list(range(50, 250)), 1)
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1, long.id: 16}
     assert also_long in rig.scheduler.waiting
     short = rig.submit([7, 7], 1)
     medium = rig.submit([8] * 100, 1)
-    assert sizes(rig.scheduler.plan()) == {stream.id: 1, short.id: 2, long.id: 4, medium.id: 25}
-    assert sizes(rig.scheduler.plan()) == {stream.id: 1, long.id: 6, medium.id: 25}
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1, short.id: 2, long.id: 14, medium.id: 31}
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1, long.id: 16, medium.id: 31}
     rig.pace._steps = 1000
-    assert sizes(rig.scheduler.plan()) == {stream.id: 1}
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1}, "it is time to see how long decoding takes"
     rig.end(stream)
-    assert sizes(rig.scheduler.plan()) == {long.id: 32}
+    assert sizes(rig.scheduler.plan()) == {long.id: 48}
 
 
 def test_what_was_long_decodes_as_others_do() -> None:
     rig = Rig(num_pages=256, budget=32, max_running=8)
+    priced(rig.pace, 8)
     rig.submit(list(range(129)), 9)
     while rig.step() and rig.scheduler.running[0].num_output < 2:
-        rig.pace._limit = 6
+        pass
+    assert not rig.scheduler.running[0].paced
     rig.submit(list(range(50, 180)), 1)
-    rig.pace._limit = 0
+    assert sizes(rig.scheduler.plan()) == {0: 1, 1: 8}
+    rig.pace._steps = 1000
     assert sizes(rig.scheduler.plan()) == {0: 1}
 
 

@@ -1,0 +1,94 @@
+"""What a token of a prompt adds to a step, measured.
+
+That depends on the machine, the model, its kernels and on the tokens before it, which it attends to:
+
+    seconds = tokens * own_s + attended * context_s      attended: pairs of a token and one before it
+
+It is a linear regression of a token's time on its context that forgets old steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_KEPT = 63 / 64
+"""Weight of a step against the one after it."""
+_OUTLIER = 4.0
+"""A step that took more than so many times what was expected was held up by something else; one that took so
+much less shows that what was known is of no use any more."""
+_DOUBLING = 4096.0
+"""Tokens of context that double the price, as far as that is not measured..."""
+_SPREAD = 512.0
+"""...at contexts that differ by more than so many tokens."""
+_LEAST_OWN = 0.1
+"""Share of the mean price that a token costs without any context, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of a prompt that one step runs."""
+
+    tokens: int
+    context: int
+    """Tokens of the prompt before them."""
+
+    @property
+    def attended(self) -> float:
+        return self.tokens * (self.context + self.tokens / 2)
+
+
+class TokenPrice:
+    """The regression. Nothing is known at first: then everything is free."""
+
+    def __init__(self) -> None:
+        self._forget()
+
+    @property
+    def is_known(self) -> bool:
+        return self._weight > 0
+
+    def cost_s(self, tokens: float, attended: float) -> float:
+        return tokens * self._own_s + attended * self._context_s
+
+    def fitting(self, context: int, seconds: float) -> float:
+        """How many tokens behind `context` take `seconds`."""
+        first_s = self._own_s + context * self._context_s
+        # The root n of: n * first_s + n * n / 2 * context_s = seconds.
+        root = math.sqrt(first_s * first_s + 2 * self._context_s * seconds)
+        return 2 * seconds / (first_s + root) if root else math.inf
+
+    def learn(self, chunks: Sequence[Chunk], seconds: float) -> None:
+        """A step ran `chunks`, which took `seconds` of its time."""
+        tokens = sum(chunk.tokens for chunk in chunks)
+        attended = sum(chunk.attended for chunk in chunks)
+        if self.is_known:
+            expected_s = self.cost_s(tokens, attended)
+            if seconds * _OUTLIER < expected_s:
+                self._forget()
+            else:
+                seconds = min(seconds, _OUTLIER * expected_s)
+        self._add(attended / tokens, seconds / tokens)
+        self._fit()
+
+    def _forget(self) -> None:
+        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+        """Weighted sums over steps: of x, the context, of y, the time of a token, and of products."""
+        self._own_s = self._context_s = 0.0
+
+    def _add(self, context: float, token_s: float) -> None:
+        self._weight = self._weight * _KEPT + 1
+        self._x = self._x * _KEPT + context
+        self._y = self._y * _KEPT + token_s
+        self._xx = self._xx * _KEPT + context * context
+        self._xy = self._xy * _KEPT + context * token_s
+
+    def _fit(self) -> None:
+        x, y = self._x / self._weight, self._y / self._weight
+        variance, covariance = self._xx / self._weight - x * x, self._xy / self._weight - x * y
+        # Ridge regression towards the slope that is supposed.
+        supposed = y / (x + _DOUBLING)
+        slope = (covariance + _SPREAD**2 * supposed) / (variance + _SPREAD**2)
+        self._context_s = min(max(slope, 0.0), (1 - _LEAST_OWN) * y / x) if x else supposed
+        self._own_s = y - self._context_s * x
