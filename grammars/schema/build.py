@@ -51,27 +51,32 @@ class _Builder:
         self._options = options
         self._evaluator = Evaluator(document, options, _HANDLERS)
         self._rules: dict[Formula, Rule] = {}
-        self._pending: deque[Formula] = deque()
+        self._same: dict[Meaning, Rule] = {}
+        self._pending: deque[tuple[Formula, Meaning, Rule]] = deque()
 
     def build(self, root: Formula) -> Rule:
         rule = self._rule(root)
         while self._pending:
-            formula = self._pending.popleft()
+            formula, meaning, pending = self._pending.popleft()
             try:
-                self._fill(self._rules[formula], self._evaluator.meaning(formula))
+                self._fill(pending, meaning)
             except UnenforceableError as error:
-                place = _place(formula)
-                pointer = f"{place.pointer}/{error.keyword}" if place else ""
-                raise GrammarError(
-                    f"{error.keyword}: {error}", pointer=pointer, keyword=error.keyword
-                ) from error
+                raise _refusal(formula, error) from error
         return rule
 
     def _rule(self, formula: Formula) -> Rule:
         rule = self._rules.get(formula)
         if rule is None:
-            rule = self._rules[formula] = Rule()
-            self._pending.append(formula)
+            try:
+                meaning = self._evaluator.meaning(formula)
+            except UnenforceableError as error:
+                raise _refusal(formula, error) from error
+            # Schemas that differ in their descriptions only are one place.
+            rule = self._same.get(meaning)
+            if rule is None:
+                rule = self._same[meaning] = Rule()
+                self._pending.append((formula, meaning, rule))
+            self._rules[formula] = rule
             if len(self._rules) > MAX_RULES:
                 raise GrammarError("grammar too complex: too many different places in the schema")
         return rule
@@ -124,6 +129,12 @@ class _Builder:
         if values is None or place is None:
             return None
         return [(value, of(self._document.derived({"const": value}, place))) for value in values]
+
+
+def _refusal(formula: Formula, error: UnenforceableError) -> GrammarError:
+    place = _place(formula)
+    pointer = f"{place.pointer}/{error.keyword}" if place else ""
+    return GrammarError(f"{error.keyword}: {error}", pointer=pointer, keyword=error.keyword)
 
 
 def _place(formula: Formula) -> Schema | None:

@@ -312,6 +312,18 @@ def test_f1_the_order_of_the_resources_on_the_way_makes_no_new_places(vocabulary
         assert not accepts(grammar, vocabulary, text)
 
 
+def test_f1_schemas_that_differ_in_descriptions_only_are_one_place(vocabulary: Vocabulary) -> None:
+    """Settings that each hold all settings again, as configuration files have them."""
+    names = [f"option{number}" for number in range(150)]
+    again = {name: {"description": f"as {name}", "default": {}, "$ref": "#"} for name in names}
+    constraint = Constraint.json_schema({"type": "object", "properties": {"n": {"type": "integer"}, **again}})
+    lowered = lower(constraint)
+    assert len(lowered.source) < 100_000
+    grammar = LlgGrammar(vocabulary, lowered)
+    assert accepts(grammar, vocabulary, '{"n":1,"option3":{"option7":{"n":2}},"option149":{}}')
+    assert not accepts(grammar, vocabulary, '{"option3":{"option7":{"n":""}}}')
+
+
 def test_f9_no_text_is_lost_behind_an_optional_part(vocabulary: Vocabulary) -> None:
     grammar = LlgGrammar(vocabulary, lower(Constraint(kind="regex", spec="a(bc)?d?")))
     for text in ("a", "abc", "ad", "abcd"):
