@@ -49,7 +49,8 @@ def _any_of(evaluator: Evaluator, schema: Schema) -> Meaning:
 def _one_of(evaluator: Evaluator, schema: Schema) -> Meaning:
     """Each branch without what it shares with others; mostly that is nothing, and need not be worked out.
 
-    What the keywords beside it rule out may be shared.
+    What the keywords beside it rule out may be shared. Of a branch of distinct items, arrays that belong to
+    another branch only because they repeat one are left out.
     """
     formulas = children(evaluator, schema, "oneOf")
     meanings = [evaluator.meaning(formula) for formula in formulas]
@@ -66,11 +67,21 @@ def _one_of(evaluator: Evaluator, schema: Schema) -> Meaning:
                 beside = evaluator.beside(schema, "oneOf")
             if not is_empty(alone & meanings[j] & beside, evaluator.meaning):
                 try:
-                    alone = pruned(evaluator, alone & evaluator.meaning(neg(other)))
+                    alone = pruned(evaluator, alone & _outside(evaluator, other))
                 except UnenforceableError as error:
                     raise UnenforceableError(f"branches {i} and {j} overlap, and {error}", "oneOf") from error
         result |= alone
     return result
+
+
+def _outside(evaluator: Evaluator, branch: Formula) -> Meaning:
+    """What is outside of a branch; see `_one_of`."""
+    try:
+        return evaluator.meaning(neg(branch))
+    except UnenforceableError as error:
+        if error.keyword != "uniqueItems":
+            raise
+    return evaluator.meaning(branch).outside_without_repeats()
 
 
 def _not(evaluator: Evaluator, schema: Schema) -> Meaning:

@@ -21,7 +21,8 @@ Evaluate = Callable[[Formula], Meaning]
 def is_empty(meaning: Meaning, evaluate: Evaluate, depth: int = _DEPTH) -> bool:
     """True only if no value is allowed; False also when that is not certain."""
     return not (
-        meaning.null
+        meaning.more_arrays
+        or meaning.null
         or meaning.booleans
         or meaning.numbers
         or not no_strings(meaning.strings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self, TypeVar
 
 from grammars.schema import strings
@@ -34,6 +34,8 @@ class Meaning:
         booleans: which of true and false are.
         numbers, arrays, objects: sets whose union is.
         strings: the strings that are.
+        more_arrays: there may be other arrays too, left out for want of an automaton; so which are outside
+            is not known.
     """
 
     null: bool = False
@@ -42,6 +44,7 @@ class Meaning:
     strings: Strings = strings.NONE
     arrays: tuple[Arrays, ...] = ()
     objects: tuple[Objects, ...] = ()
+    more_arrays: bool = False
 
     def __and__(self, other: Meaning) -> Meaning:
         return Meaning(
@@ -51,6 +54,10 @@ class Meaning:
             self.strings.meet(other.strings),
             _meet(self.arrays, other.arrays),
             _meet(self.objects, other.objects),
+            bool(
+                (self.more_arrays and (other.arrays or other.more_arrays))
+                or (other.more_arrays and self.arrays)
+            ),
         )
 
     def __or__(self, other: Meaning) -> Meaning:
@@ -61,9 +68,12 @@ class Meaning:
             self.strings.join(other.strings),
             _join(self.arrays, other.arrays),
             _join(self.objects, other.objects),
+            self.more_arrays or other.more_arrays,
         )
 
     def __invert__(self) -> Meaning:
+        if self.more_arrays:
+            raise UnenforceableError("uniqueItems cannot be negated", "uniqueItems")
         return Meaning(
             not self.null,
             frozenset((False, True)) - self.booleans,
@@ -72,6 +82,11 @@ class Meaning:
             _outside(self.arrays, Arrays()),
             _outside(self.objects, Objects()),
         )
+
+    def outside_without_repeats(self) -> Meaning:
+        """What is outside, but not the arrays that only are because an item comes twice."""
+        arrays = tuple(dict.fromkeys(replace(one, unique=False) for one in self.arrays))
+        return replace(~replace(self, arrays=arrays), more_arrays=True)
 
 
 ANYTHING = Meaning(
