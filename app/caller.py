@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 
 from app.errors import bad_request
 from engine.config import Config
+from engine.queue_limits import Claim
 from engine.request import GenerateRequest
 
 QUEUE_TIMEOUT = "x-queue-timeout"
@@ -34,16 +35,27 @@ class Caller:
 
     def own(self, request: GenerateRequest) -> GenerateRequest:
         """The request as this caller's."""
-        urgency = request.priority if self.most_urgent is None else max(request.priority, self.most_urgent)
         return replace(
             request,
             # A key's id holds no slash, so no salt reaches another key's prefixes.
             namespace=f"{self.namespace}/{request.namespace}" if self.namespace else request.namespace,
             tenant=self.tenant,
-            priority=urgency,
+            priority=self._urgency(request.priority),
             queue_timeout_s=self.queue_timeout_s,
             timeout_s=self.timeout_s,
         )
+
+    def claim(self, *, choices: int, priority: int) -> Claim:
+        """What a request of this caller's wants of the queue, before its prompt is known."""
+        return Claim(
+            tenant=self.tenant,
+            choices=choices,
+            priority=self._urgency(priority),
+            queue_timeout_s=self.queue_timeout_s,
+        )
+
+    def _urgency(self, priority: int) -> int:
+        return priority if self.most_urgent is None else max(priority, self.most_urgent)
 
 
 current_caller: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039  # it is frozen

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.errors import ApiError, bad_request
-from app.generation import Generation
+from app.generation import Generation, check_room
 from app.json_events import JsonEventPlan, plan_json_events
 from app.protocol import ChatRequest
 from app.sampling import sampling_params, truncate
@@ -40,6 +40,7 @@ async def submit_chat(
         ApiError: it is refused; nothing of it is left in the engine.
     """
     state.check(request)
+    check_room(state.engine, choices=request.n or 1, priority=request.priority or 0)
     if request.continue_final_message and request.add_generation_prompt:
         raise bad_request(
             "add_generation_prompt must be false to continue the final message.", "add_generation_prompt"

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from app.errors import bad_request
-from app.generation import Generation, Usage
+from app.generation import Generation, Usage, check_room
 from app.json_events import JsonEvent, JsonEventPlan, JsonEventReader, plan_json_events
 from app.logprobs import CompletionLogprobs, CompletionLogprobsWriter, PromptLogprobs
 from app.prompt_report import PromptReport, prompt_report
@@ -64,6 +64,7 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
     """
     request = await state.decode(body, CompletionRequest)
     state.check(request)
+    check_room(state.engine, choices=request.n or 1, priority=request.priority or 0)
     constraint = text_constraint(request)
     json_events = plan_json_events(request, constraint)
     if request.echo and request.stream and request.logprobs is not None and (request.n or 1) > 1:

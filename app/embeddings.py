@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from app.errors import bad_request
-from app.generation import Generation, Usage
+from app.generation import Generation, Usage, check_room
 from app.prompts import Given, encoded, listed
 from app.protocol import Tokens, Unsupported, neutral, refuse_unsupported
 from app.replies import Identity, Reading
@@ -69,6 +69,7 @@ async def create_embeddings(state: AppState, body: bytes) -> Reading:
     request = await state.decode(body, EmbeddingsRequest)
     state.check_model(request.model)
     refuse_unsupported(request)
+    check_room(state.engine, priority=request.priority or 0)
     width = state.engine.hidden_size
     if request.dimensions is not None and request.dimensions > width:
         raise bad_request(f"The model has {width} dimensions.", "dimensions")

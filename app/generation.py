@@ -18,6 +18,18 @@ from engine.request import GenerateRequest, Request
 from engine.stream import Update
 
 
+def check_room(engine: Engine, *, choices: int = 1, priority: int = 0) -> None:
+    """Refuse what the queue has no room for before any work is spent on its prompt.
+
+    Raises:
+        ApiError: 429.
+    """
+    try:
+        engine.check_room(current_caller.get().claim(choices=choices, priority=priority))
+    except QueueFullError as error:
+        raise from_engine(error) from None
+
+
 class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 

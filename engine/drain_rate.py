@@ -4,38 +4,58 @@ from __future__ import annotations
 
 import math
 
-_MEMORY_S = 30.0
-"""What ended that long ago, by full time, counts for a third."""
+_LONG_S, _SHORT_S = 30.0, 5.0
+"""What ended that long ago, by full time, counts for a third. The short memory notices soon that all has
+become slower; that it has become faster may be chance."""
 _ENOUGH = 4.0
-"""Ends, those long ago for less, that say something."""
+"""Ends in the short memory that say something."""
+_BEGUN_S = 0.05
 
 
 class DrainRate:
-    """An exponentially weighted mean over the time in which all was full; other times say nothing about how
-    fast a queue drains. Moments are `time.monotonic()` seconds."""
+    """Exponentially weighted means over the time in which all was full; other times say nothing about how
+    fast a queue drains. Moments are `time.monotonic()` seconds.
 
-    def __init__(self, now: float) -> None:
+    Args:
+        now: the present.
+        places: sequences that run at most. They come to their ends together: until the first do, half of them
+            count as if they had ended by now.
+    """
+
+    def __init__(self, now: float, places: int) -> None:
         self._at = now
-        self._ended = 1.0
-        self._seconds = 0.05
+        self._long = _Mean(_LONG_S, ended=places / 2, seconds=_BEGUN_S)
+        self._short = _Mean(_SHORT_S)
 
     def watch(self, now: float, *, full: bool) -> None:
         """Time passed in which there was no room for another sequence, or some."""
         if full:
-            kept = math.exp((self._at - now) / _MEMORY_S)
-            self._ended *= kept
-            self._seconds = self._seconds * kept + _MEMORY_S * (1 - kept)
+            self._long.pass_time(now - self._at)
+            self._short.pass_time(now - self._at)
         self._at = now
 
     def ended(self) -> None:
         """A sequence that ran has ended in such a time."""
-        self._ended += 1
+        self._long.ended += 1
+        self._short.ended += 1
 
     def wait_s(self, places: int) -> float:
         """When a sequence at that place in the queue should start."""
-        return places * self._seconds / self._ended
+        longest = self._long.seconds / self._long.ended
+        if self._short.ended >= _ENOUGH:
+            longest = max(longest, self._short.seconds / self._short.ended)
+        return places * longest
 
-    @property
-    def is_known(self) -> bool:
-        """Whether that is measured rather than a guess."""
-        return self._ended >= _ENOUGH
+
+class _Mean:
+    """Ends and seconds, the older the less they weigh."""
+
+    def __init__(self, memory_s: float, *, ended: float = 0.0, seconds: float = 0.0) -> None:
+        self._memory_s = memory_s
+        self.ended = ended
+        self.seconds = seconds
+
+    def pass_time(self, seconds: float) -> None:
+        kept = math.exp(-seconds / self._memory_s)
+        self.ended *= kept
+        self.seconds = self.seconds * kept + self._memory_s * (1 - kept)

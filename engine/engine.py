@@ -20,7 +20,7 @@ from engine.history import History
 from engine.pace import Pace
 from engine.page_pool import PagePool
 from engine.prefix_tree import PrefixTree
-from engine.queue_limits import QueueLimits
+from engine.queue_limits import Claim, QueueLimits
 from engine.request import GenerateRequest, Request, Sequence
 from engine.scheduler import Scheduler
 from engine.snapshot import SequenceView, Snapshot, take, view
@@ -158,7 +158,7 @@ class Engine:
         except InvalidRequestError:
             self.stats.rejected["invalid"] += 1
             raise
-        self._queue_limits.check(request)
+        self._queue_limits.check(Claim.of(request))
         handle = Request(
             id=request_id,
             prompt=request.prompt,
@@ -179,6 +179,14 @@ class Engine:
         self.stats.request_choices.observe(request.choices)
         self._loop.wake()
         return handle
+
+    def check_room(self, claim: Claim) -> None:
+        """Ask whether a request may wait before it is prepared, which `submit` asks again.
+
+        Raises:
+            QueueFullError: it is refused.
+        """
+        self._queue_limits.check(claim)
 
     def abort(self, request: Request) -> None:
         """End a request's unfinished choices; their pages are free at once. Does nothing twice."""

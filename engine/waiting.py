@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from engine.request import Sequence
@@ -19,16 +20,29 @@ class WaitingQueue:
 
     def __init__(self) -> None:
         self._tenants: dict[str, list[Sequence]] = {}
+        self._tokens = Counter[str]()
+        """Of their prompts, by tenant."""
+        self._number = 0
+        self.tokens = 0
+        """Of all their prompts."""
         self._turn = 0
         self._last_turn: dict[str, int] = {}
         """When a tenant started a sequence last; as many as there are tenants."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._tenants.values()))
+        return self._number
 
     def __iter__(self) -> Iterator[Sequence]:
         """In the order of their turns, if nothing ran."""
         return self.turns({})
+
+    def number_of(self, tenant: str) -> int:
+        """Its sequences."""
+        return len(self._tenants.get(tenant, ()))
+
+    def tokens_of(self, tenant: str) -> int:
+        """Those of its prompts."""
+        return self._tokens[tenant]
 
     def ahead(self, tenant: str, order: tuple[float, int]) -> int:
         """How many have their turn before a new one of a tenant, as far as the queue decides that."""
@@ -37,7 +51,9 @@ class WaitingQueue:
         return before + sum(min(count, before + 1) for count in others)
 
     def add(self, sequence: Sequence) -> None:
-        insort(self._tenants.setdefault(sequence.request.tenant, []), sequence, key=_order)
+        tenant = sequence.request.tenant
+        insort(self._tenants.setdefault(tenant, []), sequence, key=_order)
+        self._count(tenant, 1, sequence.num_prompt)
 
     def remove(self, sequence: Sequence) -> None:
         """Raises KeyError or ValueError if it does not wait."""
@@ -47,8 +63,14 @@ class WaitingQueue:
         if at == len(queue) or queue[at] is not sequence:
             raise ValueError("the sequence does not wait")
         del queue[at]
+        self._count(tenant, -1, -sequence.num_prompt)
         if not queue:
-            del self._tenants[tenant]
+            del self._tenants[tenant], self._tokens[tenant]
+
+    def _count(self, tenant: str, number: int, tokens: int) -> None:
+        self._number += number
+        self.tokens += tokens
+        self._tokens[tenant] += tokens
 
     def start(self, sequence: Sequence) -> None:
         """Take out one that runs from now on: its tenant had its turn."""

@@ -132,8 +132,17 @@ async def test_a_full_queue_is_a_429_with_a_time_to_wait() -> None:
             assert error_of(response)["type"] == "rate_limit_error"
             assert 1 <= int(response.headers["retry-after"]) <= 120
             assert served.engine.stats.rejected["queue_full"] == 1
+            # Nothing is done for what will be refused: nobody learns that it is too long as well.
+            for refused in (
+                await served.chat("x" * 5000),
+                await served.complete("x" * 5000),
+                await served.post("embeddings", {"model": "fake", "input": "x" * 5000}),
+            ):
+                assert refused.status_code == 429
+            assert served.engine.stats.rejected == {"queue_full": 4}
             served.runner.resume()
         assert (await served.chat(max_tokens=1)).status_code == 200
+        assert (await served.chat("x" * 5000)).status_code == 400
 
 
 def _load(served: Served) -> tuple[int, int]:

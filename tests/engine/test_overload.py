@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from engine.batch import Batch
 from engine.drain_rate import DrainRate
 from engine.engine import Engine
 from engine.errors import QueueFullError
+from engine.queue_limits import Claim
 from tests.engine.test_engine import hashed_text, running, until
 from tests.fakes import collect, generate_request
 
@@ -134,7 +136,7 @@ async def test_a_flood_of_long_prompts_does_not_hold_up_short_ones() -> None:
 
 def test_the_drain_rate_is_that_of_queues() -> None:
     """Ten a second while all is full, whatever happens at other times."""
-    rate = DrainRate(0.0)
+    rate = DrainRate(0.0, 1)
     now = 0.0
     for _ in range(20):
         for _ in range(50):
@@ -143,13 +145,33 @@ def test_the_drain_rate_is_that_of_queues() -> None:
             rate.ended()
         now += 1000.0
         rate.watch(now, full=False)
-    assert (DrainRate(0.0).is_known, rate.is_known) == (False, True)
     assert rate.wait_s(30) == pytest.approx(3.0, rel=0.02)
-    for _ in range(90):
+    for _ in range(20):
         now += 1.0
         rate.watch(now, full=True)
         rate.ended()
-    assert rate.wait_s(2) == pytest.approx(2.0, rel=0.4), "it follows"
+    assert rate.wait_s(2) == pytest.approx(2.0, rel=0.4), "it notices soon what became slower"
+    for _ in range(100):
+        now += 0.1
+        rate.watch(now, full=True)
+        rate.ended()
+    assert rate.wait_s(30) > 4.0, "and later what became faster"
+
+
+@pytest.mark.parametrize("places", [1, 8, 64])
+def test_a_wait_is_known_before_anything_ended(places: int) -> None:
+    """Of so many that began together, and all end after 2 s, none has."""
+    rate = DrainRate(0.0, places)
+    guesses = []
+    for tenth in range(1, 20):
+        rate.watch(tenth / 10, full=True)
+        guesses.append(rate.wait_s(places))
+    assert guesses == sorted(guesses)
+    assert guesses[0] < 0.5
+    assert 2.0 <= guesses[-1] <= 4.1
+    for _ in range(places):
+        rate.ended()
+    assert 0.6 * 2.0 <= rate.wait_s(places) <= 2.0
 
 
 async def test_what_would_wait_too_long_is_refused_at_once() -> None:
@@ -157,14 +179,13 @@ async def test_what_would_wait_too_long_is_refused_at_once() -> None:
     async with running(max_running=1, num_pages=256) as (engine, runner):
         runner.pause()
         requests = [engine.submit(generate_request("x", max_tokens=1), request_id="a") for _ in range(40)]
-        late = generate_request("x", max_tokens=1, queue_timeout_s=10.0)
-        requests.append(engine.submit(late, request_id="b"))
+        late = generate_request("x", max_tokens=1, queue_timeout_s=16.0)
         await until(lambda: engine.load().running == 1)
-        engine._queue_limits.drain_rate = rate = DrainRate(time.monotonic())
-        rate._seconds, rate._ended = 4.0, 10.0
+        engine._queue_limits.drain_rate = rate = DrainRate(time.monotonic(), 1)
+        rate._long.seconds, rate._long.ended = 4.0, 10.0
         with pytest.raises(QueueFullError, match="would wait for about 16 s") as full:
             engine.submit(late, request_id="c")
-        assert full.value.retry_after_s == pytest.approx(9.4, abs=0.5)
+        assert full.value.retry_after_s == pytest.approx(8.0, abs=0.5)
         patient = generate_request("x", max_tokens=1, queue_timeout_s=60.0)
         other = generate_request("x", max_tokens=1, queue_timeout_s=10.0, tenant="other")
         requests += [engine.submit(wanted, request_id="d") for wanted in (patient, other)]
@@ -172,6 +193,32 @@ async def test_what_would_wait_too_long_is_refused_at_once() -> None:
         runner.resume()
         outputs = await asyncio.gather(*map(collect, requests))
         assert {output.text for (output,) in outputs} == {hashed_text("x", 1)}
+
+
+async def test_a_request_may_be_refused_before_its_prompt_is_known() -> None:
+    """By what is sure of it: each reason counts once, and an urgent one is let in where others are not."""
+    limits = {"max_running": 1, "max_waiting": 8, "max_waiting_tokens": 64, "num_pages": 256}
+    async with running(**limits) as (engine, runner):
+        runner.pause()
+        requests = [engine.submit(generate_request("x", max_tokens=1), request_id="a") for _ in range(2)]
+        await until(lambda: engine.load().running == 1)
+        claim = Claim(tenant="", choices=1, priority=0, queue_timeout_s=1.0)
+        engine.check_room(claim)
+        requests += [engine.submit(generate_request("y" * 63, max_tokens=1), request_id="b")]
+        engine._queue_limits.drain_rate = rate = DrainRate(time.monotonic(), 1)
+        rate._long.seconds, rate._long.ended = 4.0, 10.0
+        engine.check_room(replace(claim, priority=-1))
+        for wanted, reason in [
+            (claim, "1 s"),
+            (replace(claim, tokens=1, priority=-1), "64 tokens"),
+            (replace(claim, choices=7), "2 requests"),
+        ]:
+            with pytest.raises(QueueFullError, match=reason):
+                engine.check_room(wanted)
+        assert dict(engine.stats.rejected) == {"queue_deadline": 1, "queue_tokens": 1, "queue_full": 1}
+        runner.resume()
+        await asyncio.gather(*map(collect, requests))
+        assert (len(engine._scheduler.waiting), engine._scheduler.waiting.tokens) == (0, 0)
 
 
 async def test_the_drain_rate_says_nothing_about_idle_times() -> None:
