@@ -201,15 +201,21 @@ class LLM:
     async def _together(
         self, work: Callable[[_W], Coroutine[None, None, _T]], items: Iterable[_W], places_each: int
     ) -> list[_T]:
-        """Do `work` for every item, for as many at once as the queue has places for."""
+        """Do `work` for every item, for as many at once as the queue has places for.
+
+        The first that fails ends all others, and its error is raised.
+        """
         places = asyncio.Semaphore(max(1, self._engine.config.max_waiting // places_each))
 
         async def one(item: _W) -> _T:
             async with places:
                 return await work(item)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(item)) for item in items]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(item)) for item in items]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
         return [task.result() for task in tasks]
 
     async def _abort(self, request: Request) -> None:

@@ -68,20 +68,18 @@ def test_embeddings_have_length_one(llm: LLM) -> None:
             np.testing.assert_allclose(vector, kept / np.linalg.norm(kept), atol=1e-6)
     (one,) = llm.embed(list(b"prompt 3"))
     np.testing.assert_array_equal(one, llm.embed(prompts)[3])
-    with pytest.raises(ExceptionGroup) as refused:
+    with pytest.raises(InvalidRequestError):
         llm.embed(["fine", ""])
-    assert isinstance(refused.value.exceptions[0], InvalidRequestError)
 
 
 def test_failures_are_raised_and_leave_nothing(llm: LLM) -> None:
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(InvalidRequestError):
         llm.generate(["fine", ""])
-    assert caught.group_contains(InvalidRequestError)
-    with pytest.raises(ExceptionGroup) as caught:
-        llm.generate(
-            "x", output_type=JsonSchema('{"type": "object", "unevaluatedProperties": {"$ref": "#/x"}}')
-        )
-    assert caught.group_contains(GrammarError)
+    unknown = JsonSchema('{"type": "object", "unevaluatedProperties": {"$ref": "#/x"}}')
+    for prompts in ("x", ["x"] * 5):
+        with pytest.raises(GrammarError, match="points to nothing") as refused:
+            llm.generate(prompts, output_type=unknown)
+        assert refused.value.pointer == "/unevaluatedProperties/$ref"
     with pytest.raises(ValueError, match="1 params"):
         llm.generate(["a", "b"], [SamplingParams(max_tokens=1)])
 
@@ -125,9 +123,8 @@ def test_what_comes_out_is_of_its_type(llm: LLM, output_type: Any, check: Any) -
 def test_an_error_of_the_model_is_raised() -> None:
     engine, runner = fake_engine(script=say("x"))
     runner.fails = lambda batch: True
-    with LLM.of(engine) as llm, pytest.raises(ExceptionGroup, match="unhandled") as caught:
+    with LLM.of(engine) as llm, pytest.raises(RuntimeError, match="the generation failed"):
         llm.generate("x")
-    assert caught.group_contains(RuntimeError, match="failed")
 
 
 def test_torch_is_not_imported_before_it_is_needed() -> None:
