@@ -21,7 +21,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     """The request's body of at most `limit` bytes.
 
     Raises:
-        ApiError: the body is too large (413), or compressed or not JSON by its headers (415).
+        ApiError: the body is too large (413), not JSON or compressed by its headers (415, 501).
         ClientDisconnect: the client left before it was complete.
     """
     _check_headers(request)
@@ -55,11 +55,27 @@ def _check_headers(request: Request) -> None:
             f"The content type must be application/json, not {media_type!r}.",
             code="unsupported_media_type",
         )
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("identity", ""):
-        raise ApiError(
-            415, f"The content encoding {encoding!r} is not supported.", code="unsupported_content_encoding"
-        )
+    for encoding in _listed(request, "content-encoding"):
+        if encoding != "identity":
+            raise ApiError(
+                415,
+                f"The content encoding {encoding!r} is not supported.",
+                code="unsupported_content_encoding",
+            )
+    for coding in _listed(request, "transfer-encoding"):
+        if coding not in ("identity", "chunked"):
+            raise ApiError(
+                501,
+                f"The transfer coding {coding!r} is not supported.",
+                code="unsupported_transfer_coding",
+                headers={"Connection": "close"},
+            )
+
+
+def _listed(request: Request, header: str) -> list[str]:
+    """What a header lists, however many times it is sent."""
+    items = ",".join(request.headers.getlist(header)).lower().split(",")
+    return [item.strip() for item in items if item.strip()]
 
 
 def _too_large(limit: int) -> ApiError:

@@ -4,9 +4,12 @@ receive timeout   from a request's first byte (or the connection's beginning) to
                   and again from there to the end of its body: one who sends a byte now and then, too
 write timeout     for the client to take what was written: one who stopped reading is dropped, which its
                   request learns as a disconnect, so its pages are free at once
-head size         bytes of request line and headers
+head size         bytes of request line and headers, the trailers of a body in chunks included; and of
+                  whatever else comes without being a piece of a body
+pipeline          requests that are sent before earlier ones were answered
 
-A response may ask in its scope, by calling `HANG_UP`, that the connection closes after it.
+Trailers are read and dropped: what the headers decided stays decided. A response may ask in its scope, by
+calling `HANG_UP`, that the connection closes after it.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ _log = logging.getLogger("radish.app")
 HANG_UP = "radish.hang_up"
 
 _MAX_HEAD = 64 * 1024
+_AROUND_HEADER = len(b": \r\n")
+_MAX_PIPELINE = 128
 _HEAD_TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
@@ -42,6 +47,8 @@ class Connection(HttpToolsProtocol):
         self._writing: asyncio.TimerHandle | None = None
         self._in_head = True
         self._head_size = 0
+        self._unparsed = 0
+        """Bytes that came since the parser made anything of them."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
@@ -53,19 +60,35 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._unparsed += len(data)
         super().data_received(data)
-        if not self._in_head:
+        if self.transport.is_closing():
             return
-        self._head_size += len(data)
-        if self._head_size > _MAX_HEAD and not self.transport.is_closing():
-            self.transport.write(_HEAD_TOO_LARGE)
-            self.transport.close()
+        if self._unparsed > _MAX_HEAD:
+            self._refuse_head()
+        elif len(self.pipeline) > _MAX_PIPELINE:
+            self._drop(f"sent more than {_MAX_PIPELINE} requests before their answers")
+
+    def send_400_response(self, msg: str) -> None:
+        if self._head_size > _MAX_HEAD:
+            self._refuse_head()
+        else:
+            super().send_400_response(msg)
 
     def on_message_begin(self) -> None:
         self._in_head = True
-        self._head_size = 0
+        self._head_size = self._unparsed = 0
         self._await_more()
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value) + _AROUND_HEADER)
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -74,14 +97,29 @@ class Connection(HttpToolsProtocol):
         # Not read off the connection later: by then it may have begun to read another request.
         self.scope[HANG_UP] = partial(setattr, self.cycle, "keep_alive", False)  # type: ignore[literal-required]  # of ours
 
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
-        self._head_size = 0
+        self._unparsed = 0
         self._end_receiving()
         super().on_message_complete()
 
+    def _count_head(self, size: int) -> None:
+        """Count what the parser made of a head; an error ends its work, and with it the connection."""
+        self._unparsed = 0
+        self._head_size += size
+        if self._head_size > _MAX_HEAD:
+            raise ValueError("the head is too large")
+
+    def _refuse_head(self) -> None:
+        self.transport.write(_HEAD_TOO_LARGE)
+        self.transport.close()
+
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._writing = self.loop.call_later(self.write_timeout_s, self._drop, "did not read")
+        self._writing = self.loop.call_later(self.write_timeout_s, self._drop, "did not read in time")
 
     def resume_writing(self) -> None:
         self._end_writing()
@@ -89,7 +127,9 @@ class Connection(HttpToolsProtocol):
 
     def _await_more(self) -> None:
         self._end_receiving()
-        self._receiving = self.loop.call_later(self.receive_timeout_s, self._drop, "did not send its request")
+        self._receiving = self.loop.call_later(
+            self.receive_timeout_s, self._drop, "did not send its request in time"
+        )
 
     def _end_receiving(self) -> None:
         if self._receiving is not None:
@@ -102,7 +142,7 @@ class Connection(HttpToolsProtocol):
             self._writing = None
 
     def _drop(self, why: str) -> None:
-        _log.warning("dropped a client that %s in time", why)
+        _log.warning("dropped a client that %s", why)
         # Closing would wait for it to take what is written.
         self.transport.abort()
 

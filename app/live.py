@@ -136,6 +136,9 @@ class LiveFeed:
         request = Request(scope, receive)
         state: AppState = request.app.state.radish
         period_s = _period_s(request)
+        if request.method == "HEAD":
+            await Response(media_type="text/event-stream")(scope, receive, send)
+            return
         await run_while_connected(self._feed(state, period_s, send), receive)
 
     async def _feed(self, state: AppState, period_s: float, send: Send) -> None:

@@ -84,4 +84,6 @@ def log_request(info: RequestInfo, tokenizer: Tokenizer | None = None) -> None:
         told = f", {usage.prompt_tokens} + {usage.completion_tokens} tokens, {'/'.join(map(str, reasons))}"
         told += "".join(f" {prompt!r}" for prompt in fields.get("prompts", ()))
     status = "gone" if info.status is None else info.status
-    _log.info("%s %s %s %.3f s%s", info.method, info.path, status, seconds, told, extra={"fields": fields})
+    # A path may hold any character, and is no way to write lines into the log.
+    path = "".join(char if char.isprintable() else repr(char)[1:-1] for char in info.path)
+    _log.info("%s %s %s %.3f s%s", info.method, path, status, seconds, told, extra={"fields": fields})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
@@ -35,7 +37,7 @@ async def answers(served: Served, data: bytes) -> list[int]:
     async with raw_client(served) as client, asyncio.timeout(10):
         client.writer.write(data)
         text = await client.reader.read()
-    return [int(line.split()[1]) for line in text.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3})", text)]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +94,68 @@ async def test_each_request_of_a_connection_needs_its_own_key(locked: Served, fi
         client.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b" 200 " in await client.reader.readline()
         await client.reader.readuntil(b"HTTP/1.1 401 ")
+
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+CHUNK = b"%x\r\n%s\r\n" % (len(BODY), BODY)
+
+
+async def test_a_key_behind_the_body_is_none(locked: Served) -> None:
+    started = locked.engine.stats.started
+    post = b"POST /v1/completions HTTP/1.1\r\n" + CHUNKED + LAST + CHUNK
+    assert await answers(locked, post + b"0\r\nAuthorization: Bearer alice-1\r\n\r\n") == [401]
+    assert locked.engine.stats.started == started
+
+
+async def test_trailers_change_nothing(locked: Served) -> None:
+    trailers = b"0\r\nContent-Encoding: gzip\r\nX-Api-Key: no\r\nX-Request-Timeout: -1\r\n\r\n"
+    assert await answers(locked, POST + CHUNKED + LAST + CHUNK + trailers) == [200]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /health HTTP/1.1\r\n" + b"A: b\r\n" * 120_000 + b"\r\n",
+        b"GET /health HTTP/1.1\r\nA: " + b"b" * 600_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nA: " + b"b" * 600_000,
+        POST + CHUNKED + b"\r\n" + CHUNK + b"0\r\n" + b"A: b\r\n" * 120_000,
+        POST + CHUNKED + b"\r\n" + CHUNK + b"0\r\nA: " + b"b" * 600_000,
+        POST + CHUNKED + b"\r\n1;" + b"b" * 600_000,
+    ],
+    ids=["headers", "header", "endless header", "trailers", "endless trailer", "endless extension"],
+)
+async def test_heads_and_what_is_around_a_body_are_bounded(locked: Served, data: bytes) -> None:
+    text = b"HTTP/1.1 431 "
+    async with raw_client(locked) as client, asyncio.timeout(10):
+        with suppress(ConnectionError):  # a connection that is closed with something unread is reset
+            client.writer.write(data)
+            await client.writer.drain()
+            text = await client.reader.read()
+    assert text.startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("coding", [b"gzip, chunked", b"deflate,chunked"])
+async def test_a_compressed_transfer_is_refused(locked: Served, coding: bytes) -> None:
+    head = POST + b"Transfer-Encoding: " + coding + b"\r\n" + LAST
+    assert await answers(locked, head + CHUNK + b"0\r\n\r\n") == [501]
+
+
+async def test_requests_ahead_of_their_answers_are_bounded(
+    locked: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    get = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"GET /health HTTP/1.1\r\n" + LAST
+    assert await answers(locked, get * 100 + last) == [200] * 101
+    async with raw_client(locked) as client, asyncio.timeout(10):
+        client.writer.write(get * 1000)
+        with suppress(ConnectionError):
+            assert (await client.reader.read()).count(b"HTTP/1.1") < 1000
+    assert "more than 128 requests" in caplog.text
+
+
+async def test_the_head_of_the_live_feed_ends(locked: Served) -> None:
+    head = b"HEAD /live HTTP/1.1\r\nHost: x\r\nX-Api-Key: alice-1\r\n\r\n"
+    assert await answers(locked, head + b"GET /health HTTP/1.1\r\n" + LAST) == [200, 200]
 
 
 async def test_a_body_in_chunks_is_a_body(locked: Served) -> None:

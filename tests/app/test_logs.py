@@ -43,6 +43,14 @@ def lines() -> Iterator[Lines]:
     logger.setLevel(level)
 
 
+async def test_a_path_writes_no_lines(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "radish.request"):
+        await served.http.get("/v1/responses/a%0d%0a2026-01-01 INFO%00%1b[2J%e2%80%a8é")
+        await until(lambda: bool(caplog.messages))
+    (line,) = caplog.messages
+    assert line.startswith(r"GET /v1/responses/a\r\n2026-01-01 INFO\x00\x1b[2J\u2028é 404 ")
+
+
 async def test_a_request_is_one_line(served: Served, lines: Lines) -> None:
     served.engine.flush_cache()
     response = await served.http.post(
