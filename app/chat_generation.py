@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from app.errors import ApiError, bad_request
 from app.generation import Generation, check_room
@@ -49,13 +50,15 @@ async def submit_chat(
     json_events = plan_json_events(request, plan.constraint, may_call=bool(plan.tools))
     logprobs = _wanted_logprobs(request)
     prompt = truncate(await state.encode_chat(request, plan.tools), request)
-    params = sampling_params(
+    read = partial(
+        sampling_params,
         request,
         max_tokens=_max_tokens(request, max(1, state.engine.max_context - len(prompt))),
         logprobs=logprobs,
         engine=state.engine,
         constrained=plan.constraint is not None,
     )
+    params = await state.in_thread(read) if request.bad_words else read()
     # A template that leaves thinking out writes an empty thought itself.
     thinks = state.thinks and not _ends_with(prompt, CLOSE, state.engine.tokenizer)
     begun = thinks and _ends_with(prompt, OPEN, state.engine.tokenizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -17,7 +18,7 @@ from app.prompts import Prompt, encoded, listed
 from app.protocol import CompletionRequest
 from app.replies import ChunkUsage, Exchange, Identity
 from app.request_report import RequestReport
-from app.sampling import sampling_params
+from app.sampling import of_another_prompt, sampling_params
 from app.state import AppState
 from app.structured import text_constraint
 from engine.request import GenerateRequest
@@ -81,17 +82,20 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
         for item in texts
     ]
     grammar = await state.compile(constraint)
+    read = partial(
+        sampling_params,
+        request,
+        max_tokens=_max_tokens(state, request, prompts[0]),
+        logprobs=request.logprobs,
+        engine=state.engine,
+        constrained=constraint is not None,
+        prompt_logprobs=request.logprobs if request.echo else None,
+    )
+    params = await state.in_thread(read) if request.bad_words else read()
     requests = [
         GenerateRequest(
             prompt=prompt,
-            params=sampling_params(
-                request,
-                max_tokens=_max_tokens(state, request, prompt),
-                logprobs=request.logprobs,
-                engine=state.engine,
-                constrained=constraint is not None,
-                prompt_logprobs=request.logprobs if request.echo else None,
-            ),
+            params=of_another_prompt(params, request, _max_tokens(state, request, prompt)),
             choices=request.n or 1,
             grammar=grammar,
             namespace=request.cache_salt or "",

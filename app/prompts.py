@@ -27,14 +27,19 @@ def listed(given: Given, *, field: str, most: int) -> list[Prompt]:
         if len(items[0]) != len(given):
             raise bad_request(f"{field} mixes token ids with something else.", field)
     else:
+        check_number(len(given), field=field, most=most)
         items = [item for item in given if not isinstance(item, int)]
         if len(items) != len(given) or len({type(item) for item in items}) > 1:
             raise bad_request(f"{field} mixes texts and lists of token ids.", field)
     if not items or not all(items):
         raise bad_request(f"{field} is empty.", field)
-    if len(items) > most:
-        raise bad_request(f"There are {len(items)} prompts; at most {most} are possible at once.", field)
     return items
+
+
+def check_number(number: int, *, field: str, most: int) -> None:
+    """Raises ApiError 400 for more than `most` prompts, before anything is done for them."""
+    if number > most:
+        raise bad_request(f"There are {number} prompts; at most {most} are possible at once.", field)
 
 
 async def encoded(
@@ -50,7 +55,5 @@ async def encoded(
         ApiError: 400; too long.
     """
     if isinstance(prompt, str):
-        prompt = await state.encode_text(
-            prompt, field=field, add_special=add_special is not False, truncated=keep is not None
-        )
+        prompt = await state.encode_text(prompt, field=field, add_special=add_special is not False)
     return prompt if keep is None else prompt[-keep:]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from app.errors import bad_request
 from app.protocol import SamplingFields
 from engine.engine import Engine
@@ -23,6 +25,8 @@ def sampling_params(
 ) -> SamplingParams:
     """Parameters of one prompt's choices; a seed is drawn where none was given.
 
+    Many bad words take milliseconds to tokenise.
+
     Args:
         constrained: whether a grammar decides too which tokens are possible.
         prompt_logprobs: wanted, beside those that the request asks for by that name.
@@ -31,6 +35,8 @@ def sampling_params(
         ApiError: 400, naming the field.
     """
     vocab_size = engine.vocab_size
+    if len(request.allowed_token_ids or ()) > vocab_size:
+        raise bad_request(f"allowed_token_ids has more than {vocab_size} ids.", "allowed_token_ids")
     check_ids("logit_bias", request.logit_bias or (), vocab_size)
     check_ids("stop_token_ids", request.stop_token_ids or (), vocab_size)
     check_ids("allowed_token_ids", request.allowed_token_ids or (), vocab_size)
@@ -40,13 +46,10 @@ def sampling_params(
     if request.prompt_logprobs is not None and request.stream:
         raise bad_request("prompt_logprobs are not available in a stream.", "prompt_logprobs")
     wanted = [count for count in (request.prompt_logprobs, prompt_logprobs) if count is not None]
-    min_tokens = request.min_tokens or 0
-    if min_tokens > max_tokens:
-        raise bad_request(f"min_tokens ({min_tokens}) is above max_tokens ({max_tokens}).", "min_tokens")
     stop = request.stop or ()
     return SamplingParams(
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
+        max_tokens=_budget(request, max_tokens),
+        min_tokens=request.min_tokens or 0,
         temperature=_or(request.temperature, 1.0),
         top_k=max(request.top_k or 0, 0),
         top_p=_or(request.top_p, 1.0),
@@ -55,7 +58,7 @@ def sampling_params(
         presence_penalty=_or(request.presence_penalty, 0.0),
         frequency_penalty=_or(request.frequency_penalty, 0.0),
         logit_bias=request.logit_bias or {},
-        seed=secrets.randbits(63) if request.seed is None else request.seed,
+        seed=_seed(request),
         logprobs=logprobs,
         prompt_logprobs=max(wanted, default=None),
         allowed_token_ids=frozenset(request.allowed_token_ids or ()),
@@ -67,6 +70,27 @@ def sampling_params(
         skip_special_tokens=request.skip_special_tokens is not False,
         ensure_complete=request.ensure_complete is not False,
     )
+
+
+def of_another_prompt(params: SamplingParams, request: SamplingFields, max_tokens: int) -> SamplingParams:
+    """The same for one more prompt of the request, without the work of reading it again.
+
+    Raises:
+        ApiError: 400, naming the field.
+    """
+    return replace(params, max_tokens=_budget(request, max_tokens), seed=_seed(request))
+
+
+def _budget(request: SamplingFields, max_tokens: int) -> int:
+    if (request.min_tokens or 0) > max_tokens:
+        raise bad_request(
+            f"min_tokens ({request.min_tokens}) is above max_tokens ({max_tokens}).", "min_tokens"
+        )
+    return max_tokens
+
+
+def _seed(request: SamplingFields) -> int:
+    return secrets.randbits(63) if request.seed is None else request.seed
 
 
 def truncate(prompt: list[int], request: SamplingFields) -> list[int]:

@@ -15,6 +15,7 @@ import msgspec
 
 from app.errors import bad_request
 from app.generation import Generation, Usage
+from app.prompts import check_number
 from app.protocol import TokenId
 from app.replies import Identity, Reading
 from app.sampling import check_ids
@@ -92,7 +93,10 @@ async def create_score(state: AppState, body: bytes) -> Reading:
     request = await state.decode(body, ScoreRequest)
     if request.model is not None:
         state.check_model(request.model)
-    prompts = await _prompts(state, request)
+    items = [request.items] if isinstance(request.items, str) else request.items
+    check_number(len(items), field="items", most=state.config.max_waiting)
+    _check_size(state, request.query, items)
+    prompts = await _prompts(state, request, items)
     labels = await _labels(state, request)
     branches = _branches(labels)
     most = state.config.max_waiting // len(branches)
@@ -118,8 +122,19 @@ async def create_score(state: AppState, body: bytes) -> Reading:
     return Reading(generation, answer)
 
 
-async def _prompts(state: AppState, request: ScoreRequest) -> list[list[int]]:
-    items = [request.items] if isinstance(request.items, str) else request.items
+def _check_size(state: AppState, query: str | _Ids, items: Sequence[str | _Ids]) -> None:
+    """Refuse a query that is repeated so often that a body with all prompts would be too large.
+
+    Raises:
+        ApiError: 400; nothing was tokenised.
+    """
+    size, most = len(query) * len(items) + sum(map(len, items)), state.config.max_body << 20
+    if size > most:
+        message = f"The prompts have {size} characters or token ids together; at most {most} are read."
+        raise bad_request(message, "items")
+
+
+async def _prompts(state: AppState, request: ScoreRequest, items: Sequence[str | _Ids]) -> list[list[int]]:
     prompts: list[list[int]] = []
     for item in items:
         first, second = (item, request.query) if request.item_first else (request.query, item)

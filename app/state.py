@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
@@ -81,7 +81,7 @@ class AppState:
         """See `app.bodies.decode`."""
         if len(body) <= _INLINE_BYTES:
             return _decode(body, type_)
-        return await self._in_thread(_decode, body, type_)
+        return await self.in_thread(_decode, body, type_)
 
     def check(self, request: SamplingFields) -> None:
         """What any generating request has to fulfil.
@@ -113,10 +113,9 @@ class AppState:
             ApiError: 400; too long, or refused by the chat template.
         """
         messages = plain_messages(request.messages)
-        if request.truncate_prompt_tokens is None:
-            self._check_length(sum(len(message["content"]) for message in messages), "messages")
+        self._check_length((message["content"] for message in messages), "messages")
         try:
-            return await self._in_thread(
+            return await self.in_thread(
                 self._template.encode,
                 messages,
                 tools=tools,
@@ -127,22 +126,18 @@ class AppState:
         except TemplateError as error:
             raise from_template(error) from None
 
-    async def encode_text(
-        self, text: str, *, field: str = "prompt", add_special: bool, truncated: bool = False
-    ) -> list[int]:
+    async def encode_text(self, text: str, *, field: str = "prompt", add_special: bool) -> list[int]:
         """The ids of a plain text, in which special tokens are written as their text.
 
         Args:
             field: what the request calls it, to name it in errors.
             add_special: add what the model wants around a text.
-            truncated: the prompt may be longer than the context, for it will be cut.
 
         Raises:
             ApiError: 400; too long.
         """
-        if not truncated:
-            self._check_length(len(text), field)
-        return await self._in_thread(
+        self._check_length((text,), field)
+        return await self.in_thread(
             self.engine.tokenizer.encode, text, add_special=add_special, parse_special=True
         )
 
@@ -161,19 +156,24 @@ class AppState:
         except GrammarError as error:
             raise from_grammar(error, wanted.field) from None
 
-    def _check_length(self, characters: int, field: str) -> None:
-        """Refuse what cannot fit whatever its tokens are, before any work is spent on it."""
-        least = characters // self._longest_token
+    def _check_length(self, texts: Iterable[str], field: str) -> None:
+        """Refuse what cannot fit whatever its tokens are, before any work is spent on it.
+
+        That holds for what will be cut as well: all of it would be tokenised first.
+        """
+        size = sum(len(text.encode()) for text in texts)
+        least = size // self._longest_token
         limit = self.engine.max_context
         if least > limit:
             raise bad_request(
                 f"This model's maximum context length is {limit} tokens. However, you requested at least "
-                f"{least} tokens, for the prompt has {characters} characters. Please reduce its length.",
+                f"{least} tokens, for the prompt has {size} bytes. Please reduce its length.",
                 field,
                 "context_length_exceeded",
             )
 
-    async def _in_thread(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    async def in_thread(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Call what takes more than a few milliseconds off the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
 

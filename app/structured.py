@@ -44,6 +44,10 @@ def text_constraint(request: ChatRequest | CompletionRequest) -> FieldConstraint
     return found[0] if found else None
 
 
+_MOST_UNKNOWN = 256
+"""Fields that are compared with the names of constraints."""
+
+
 def refuse_unknown_constraints(body: bytes, request: DrawingFields) -> None:
     """Refuse fields that only look like constraints: who sends one must not get free text.
 
@@ -55,7 +59,10 @@ def refuse_unknown_constraints(body: bytes, request: DrawingFields) -> None:
     """
     known = request.__struct_fields__
     given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    for name in given.keys() - set(known):
+    unknown = given.keys() - set(known)
+    if len(unknown) > _MOST_UNKNOWN:
+        raise bad_request(f"The request has more than {_MOST_UNKNOWN} fields that are not known.")
+    for name in unknown:
         if bytes(given[name]) == b"null":
             continue
         alike = difflib.get_close_matches(name[:64], _READERS, 1, _ALIKE)

@@ -14,6 +14,7 @@ from app.errors import bad_request
 from app.json_endpoint import json_response
 from app.messages import Messages
 from app.protocol import ChatRequest, Tool
+from app.sampling import check_ids
 from app.state import AppState
 from app.tools import plan_answer
 from engine.tokenizer import Tokenizer
@@ -78,19 +79,20 @@ async def tokenize(state: AppState, body: bytes) -> Tokens:
     if (request.prompt is None) == (request.messages is None):
         raise bad_request("Either prompt or messages is needed.", "prompt")
     ids = await _ids(state, request)
-    tokenizer = state.engine.tokenizer
     return Tokens(
         count=len(ids),
         max_model_len=state.engine.max_context,
         tokens=ids,
-        token_strs=[_text(tokenizer, token_id) for token_id in ids] if request.return_token_strs else UNSET,
+        token_strs=await state.in_thread(_texts, state.engine.tokenizer, ids)
+        if request.return_token_strs
+        else UNSET,
     )
 
 
 async def _ids(state: AppState, request: TokenizeRequest) -> list[int]:
     if request.messages is None:
         return await state.encode_text(
-            request.prompt or "", add_special=request.add_special_tokens is not False, truncated=True
+            request.prompt or "", add_special=request.add_special_tokens is not False
         )
     chat = ChatRequest(
         model=state.model_name,
@@ -108,14 +110,8 @@ async def detokenize(state: AppState, body: bytes) -> Detokenized:
     request = await state.decode(body, DetokenizeRequest)
     if request.model is not None:
         state.check_model(request.model)
-    vocab_size = state.engine.vocab_size
-    for token_id in request.tokens:
-        if token_id >= vocab_size:
-            raise bad_request(f"tokens: token id {token_id} is not in [0, {vocab_size}).", "tokens")
     tokenizer = state.engine.tokenizer
-    data = b"".join(tokenizer.bytes_of(token_id, skip_special=False) for token_id in request.tokens)
-    text = data.decode("utf-8", "replace")
-    return Detokenized(text.removeprefix(" ") if tokenizer.strips_leading_space else text)
+    return Detokenized(await state.in_thread(_text, tokenizer, request.tokens, state.engine.vocab_size))
 
 
 async def tokenizer_info(request: Request) -> Response:
@@ -141,5 +137,14 @@ async def show_version(request: Request) -> Response:
     return json_response(Version(version("radish-serve")))
 
 
-def _text(tokenizer: Tokenizer, token_id: int) -> str:
-    return tokenizer.bytes_of(token_id, skip_special=False).decode("utf-8", "backslashreplace")
+def _text(tokenizer: Tokenizer, ids: list[int], vocab_size: int) -> str:
+    check_ids("tokens", ids, vocab_size)
+    data = b"".join(tokenizer.bytes_of(token_id, skip_special=False) for token_id in ids)
+    text = data.decode("utf-8", "replace")
+    return text.removeprefix(" ") if tokenizer.strips_leading_space else text
+
+
+def _texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """Of each id by itself."""
+    spelled = (tokenizer.bytes_of(token_id, skip_special=False) for token_id in ids)
+    return [data.decode("utf-8", "backslashreplace") for data in spelled]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -53,6 +54,9 @@ def schema(value: Any) -> dict[str, Any]:
         ({"guided_grammar": 'root ::= "' + "a" * 300_000 + '"'}, "guided_grammar", "262144"),
         ({"guided_choice": ["x" * 300_000]}, "guided_choice", "262144"),
         ({"unknown": json.loads("[" * 128 + "]" * 128)}, None, "128"),
+        ({f"unknown {n}": 0 for n in range(257)}, None, "256"),
+        ({"allowed_token_ids": [1] * 273}, "allowed_token_ids", "272"),
+        ({"messages": [{"role": "user", "content": "x" * 200_000}], "truncate_prompt_tokens": 1}, "", "4096"),
     ],
 )
 async def test_a_limit_is_named(
@@ -80,15 +84,64 @@ async def test_a_long_list_of_ids_is_refused_by_its_length_before_anything_else(
     assert error_of(ids)["code"] == "context_length_exceeded"
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {"prompt": "x" * 200_000}, "prompt"),
+        ("/v1/embeddings", {"model": "fake", "input": "x" * 200_000, "truncate_prompt_tokens": 1}, "input"),
+        ("/v1/completions", {"model": "fake", "prompt": "\N{WOMAN}" * 50_000}, "prompt"),
+        ("/v1/completions", {"model": "fake", "prompt": ["x"] * 1025}, "prompt"),
+        ("/v1/score", {"query": "x", "items": ["x"] * 1025, "labels": ["x"]}, "items"),
+        ("/v1/score", {"query": "x" * 10_000, "items": ["x"] * 1000, "labels": ["x"]}, "items"),
+        ("/v1/score", {"query": [1] * 10_000, "items": [[1]] * 1000, "labels": [[1]]}, "items"),
+    ],
+)
+async def test_too_much_is_refused_before_it_is_tokenised(
+    served: Served, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], param: str
+) -> None:
+    monkeypatch.setattr(
+        type(served.engine.tokenizer), "encode", lambda *args, **kwargs: pytest.fail("it was")
+    )
+    response = await served.http.post(path, json=body)
+    monkeypatch.undo()
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+
+
+async def test_bad_words_are_tokenised_once_and_off_the_event_loop(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = type(served.engine.tokenizer)
+    encode, loop = tokenizer.encode, threading.current_thread()
+    words: list[str] = []
+
+    def watched(self: Any, text: str, **options: Any) -> Any:
+        assert threading.current_thread() is not loop
+        words.append(text)
+        return encode(self, text, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer, "encode", watched)
+        response = await served.complete(["a", "b", "c"], bad_words=["x", "y"], max_tokens=2)
+    assert len(response.json()["choices"]) == 3
+    assert sorted(words) == [" x", " y", "a", "b", "c", "x", "y"]
+
+
 async def test_a_body_beyond_the_limit_names_it(served: Served) -> None:
     response = await served.http.post("/v1/completions", content=b" " * ((8 << 20) + 1))
     assert response.status_code == 413
     assert str(8 << 20) in error_of(response)["message"]
 
 
-async def test_a_compressed_body_is_refused(served: Served) -> None:
-    response = await served.http.post(
-        "/v1/completions", content=b"\x1f\x8b", headers={"Content-Encoding": "gzip"}
-    )
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("Content-Encoding", "gzip")],
+        [("Content-Encoding", "identity, gzip")],
+        [("Content-Encoding", "identity"), ("Content-Encoding", "gzip")],
+    ],
+)
+async def test_a_compressed_body_is_refused(served: Served, headers: list[tuple[str, str]]) -> None:
+    response = await served.http.post("/v1/completions", content=b"\x1f\x8b", headers=headers)
     assert response.status_code == 415
     assert "gzip" in error_of(response)["message"]
