@@ -21,14 +21,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from kernels.cpu.abi import Format
 from kernels.cpu.errors import NativeUnavailableError
 
-Isa = Literal["avx512", "avx2", "portable"]
-ISAS: Final[tuple[Isa, ...]] = get_args(Isa)
-"""Best first."""
+Isa = Literal["amx", "avx512", "avx2", "portable", "amx-emulated"]
+ISAS: Final[tuple[Isa, ...]] = ("amx", "avx512", "avx2", "portable")
+"""Best first. "amx-emulated" is amx with plain C++ for its tiles, for tests: nothing else asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +55,39 @@ _OPTIMIZED: Final = {_OF_WEIGHTS: "-O3"}
 """-O2 makes prefill with 8-bit weights a quarter slower..."""
 _QUICK: Final = "-O2"
 """...and everything else as fast as -O3, in two thirds of the time to compile."""
+_AVX512_FLAGS: Final = (
+    "-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq",
+    "-mavx512bf16", "-mavx512vnni",
+)  # fmt: skip
 _FLAGS: Final[dict[Isa, tuple[str, ...]]] = {
-    "avx512": (
-        "-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq",
-        "-mavx512bf16", "-mavx512vnni",
-    ),
+    "amx": (*_AVX512_FLAGS, "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+    "avx512": _AVX512_FLAGS,
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "portable": (),
+    "amx-emulated": (*_AVX512_FLAGS, "-DRADISH_AMX_EMULATED"),
+}
+_AVX2_NEEDS: Final = frozenset({"avx2", "fma", "f16c"})
+_AVX512_NEEDS: Final = _AVX2_NEEDS | {
+    "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx512_vnni"
 }  # fmt: skip
 _NEEDS: Final[dict[Isa, frozenset[str]]] = {
-    "avx512": frozenset(
-        {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx512_vnni"}
-    ),
-    "avx2": frozenset({"avx2", "fma", "f16c"}),
+    "amx": _AVX512_NEEDS | {"amx_tile", "amx_int8", "amx_bf16"},
+    "avx512": _AVX512_NEEDS,
+    "avx2": _AVX2_NEEDS,
     "portable": frozenset(),
+    "amx-emulated": _AVX512_NEEDS,
 }
 _BUILD_TIMEOUT_S: Final = 300
 
 
 def supported_isas() -> tuple[Isa, ...]:
     """Instruction sets this processor (and its operating system) can run, best first."""
-    features = _cpu_features()
-    return tuple(isa for isa in ISAS if _NEEDS[isa] <= features)
+    return tuple(isa for isa in ISAS if is_supported(isa))
+
+
+def is_supported(isa: Isa) -> bool:
+    """Whether this processor (and its operating system) can run an instruction set."""
+    return _NEEDS[isa] <= _cpu_features()
 
 
 def library_path(isa: Isa, formats: Formats = ALL_FORMATS) -> Path:

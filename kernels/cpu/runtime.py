@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import logging
+import os
 import weakref
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_int32, c_int64, c_void_p
@@ -16,8 +18,10 @@ from torch import Tensor
 from kernels.cpu import abi
 from kernels.cpu.abi import Encoding, Format, Geometry, Kind, Op, PackJob, SampleJob, Step
 from kernels.cpu.blocks import Blocks, Matrix
-from kernels.cpu.build import ALL_FORMATS, Formats, Isa, library_path, supported_isas
+from kernels.cpu.build import ALL_FORMATS, Formats, Isa, is_supported, library_path, supported_isas
 from kernels.cpu.errors import NativeStepError, NativeUnavailableError
+
+_log = logging.getLogger("radish.load")
 
 PANEL: Final = 32
 """Outputs of a packed weight are padded to a multiple of this..."""
@@ -47,7 +51,24 @@ def _source(matrix: Matrix) -> tuple[object, int, Encoding]:
     return tensor, tensor.data_ptr(), Encoding.F32
 
 
+def _load_best(formats: Formats) -> tuple[Isa, ctypes.CDLL]:
+    """The best instruction set that serves here; those that were to be better are told with their reasons."""
+    refused: list[tuple[Isa, NativeUnavailableError]] = []
+    for isa in supported_isas():
+        try:
+            library = _load(isa, formats)
+        except NativeUnavailableError as error:
+            refused.append((isa, error))
+            continue
+        for better, reason in refused:
+            _log.warning("%s is not used, steps run on %s: %s", better, isa, reason)
+        return isa, library
+    raise refused[0][1]
+
+
 def _load(isa: Isa, formats: Formats) -> ctypes.CDLL:
+    if not is_supported(isa):
+        raise NativeUnavailableError(f"this processor does not run {isa}")
     path = library_path(isa, formats)
     try:
         library = ctypes.CDLL(str(path))
@@ -55,6 +76,7 @@ def _load(isa: Isa, formats: Formats) -> ctypes.CDLL:
         raise NativeUnavailableError(f"cannot load {path}: {error}") from error
     signatures: dict[str, tuple[object, list[object]]] = {
         "radish_struct_bytes": (c_int64, [c_int32]),
+        "radish_start": (c_int32, []),
         "radish_map": (c_void_p, [c_int64]),
         "radish_unmap": (None, [c_void_p, c_int64]),
         "radish_pool_create": (c_void_p, [c_int32]),
@@ -75,6 +97,11 @@ def _load(isa: Isa, formats: Formats) -> ctypes.CDLL:
     for index, struct in enumerate(abi.STRUCTS):
         if library.radish_struct_bytes(index) != ctypes.sizeof(struct):
             raise NativeUnavailableError(f"{path}: struct {struct.__name__} differs in size")
+    status = library.radish_start()
+    if status > 0:
+        raise NativeUnavailableError(f"the system refuses what {isa} needs: {os.strerror(status)}")
+    if status < 0:
+        raise NativeUnavailableError(f"products of {isa} come out wrong")
     return library
 
 
@@ -120,19 +147,19 @@ class Runtime:
         """
         Args:
             threads: at least 1; the caller of a step is one of them.
-            isa: None for the best this processor has.
+            isa: None for the best that serves here.
             formats: those that programs may have.
 
         Raises:
             NativeUnavailableError: it cannot be built or run here.
         """
-        supported = supported_isas()
-        self.isa: Isa = isa or supported[0]
-        if self.isa not in supported:
-            raise NativeUnavailableError(f"this processor does not run {self.isa}")
         self.threads = threads
         self._formats = formats
-        self._library = _load(self.isa, formats)
+        self.isa: Isa
+        if isa is None:
+            self.isa, self._library = _load_best(formats)
+        else:
+            self.isa, self._library = isa, _load(isa, formats)
         pool = self._library.radish_pool_create(threads)
         if not pool:
             raise NativeUnavailableError(f"the system gives no {threads} threads")

@@ -1,4 +1,4 @@
-"""Native products with packed weights, on every instruction set this machine runs, against numpy."""
+"""Native products with packed weights, on every instruction set, against numpy."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from gguf.quants import dequantize, quantize
 
 from kernels.cpu.abi import Encoding, Epilogue, Format, Geometry, Kind, Op, Rows, Step
 from kernels.cpu.blocks import Blocks, Matrix
-from kernels.cpu.build import Isa, supported_isas
-from kernels.cpu.runtime import GROUP, Part, Runtime, padded, q8_row_bytes
+from kernels.cpu.build import Isa
+from kernels.cpu.runtime import GROUP, Part, Runtime, padded
+from tests.kernels.isas import EMULATED, TESTED
 
 Floats = npt.NDArray[np.floating[Any]]
 
 SHAPES = [(64, 64), (333, 160), (96, 1536), (70, 32)]
 """(outputs, inputs): tails of panels and of padding."""
-ROWS = [1, 2, 5, 6, 7, 12, 13, 40]
+ROWS = [1, 2, 5, 6, 7, 12, 13, 17, 33, 40]
+"""Either side of every height at which tiles are cut."""
 BLOCKS = ["Q8_0", "Q4_0", "Q4_1"]
+TARGETS = {"Q8_0": Format.Q8, "Q4_0": Format.Q4, "Q4_1": Format.Q4, "bfloat16": Format.BF16}
 
 
-@pytest.fixture(params=supported_isas())
+@pytest.fixture(params=TESTED)
 def runtime(request: pytest.FixtureRequest) -> Runtime:
     isa: Isa = request.param
     return Runtime(2, isa)
@@ -52,15 +55,21 @@ def product(runtime: Runtime, x: Floats, weight: Matrix, target: Format) -> Floa
     table = runtime.pack([Part(weight=torch.from_numpy(x))], rows=rows, columns=inputs, target=Format.F32)
     head = runtime.pack([Part(weight=weight)], rows=outputs, columns=inputs, target=target)
     ones = runtime.store(torch.ones(width))
-    quantized = target in {Format.Q8, Format.Q4}
     ops = [Op(kind=Kind.EMBED, dst=0, src_format=Format.F32, k=table.k, weight=table.memory.address)]
-    if quantized:
+    if target in {Format.Q8, Format.Q4}:
         ops.append(Op(kind=Kind.QUANTIZE, src=0, dst=1, n=width))
+    elif target == Format.BF16:  # the norm of a row that is one of a great many small numbers divides by 1
+        ops.append(
+            Op(
+                kind=Kind.NORM, src=0, dst=1, dst_format=Format.BF16, n=width, columns=2**31 - 1, eps=1,
+                weight=ones.address,
+            )
+        )  # fmt: skip
     ops.append(
         Op(
             kind=Kind.LINEAR,
             rows=Rows.SAMPLING,
-            src=1 if quantized else 0,
+            src=len(ops) - 1,
             src_format=head.format,
             epilogue=Epilogue.LOGITS,
             n=head.n,
@@ -73,7 +82,7 @@ def product(runtime: Runtime, x: Floats, weight: Matrix, target: Format) -> Floa
         heads=1, kv_heads=1, head_dim=16, true_head_dim=16, rotary_half=8, page_size=64, vocab=rows,
         kv=ones.address, num_pages=1,
     )  # fmt: skip
-    program = runtime.program(geometry, ops, [padded(4 * width, 64), padded(q8_row_bytes(width), 64)])
+    program = runtime.program(geometry, ops, [4 * width, 2 * width])
     places = np.arange(rows)
     logits: Floats = np.full((rows, outputs), np.nan, np.float32)
     arrays: dict[str, npt.NDArray[Any]] = {
@@ -105,6 +114,12 @@ def rounded(x: Floats, scale_type: type[np.floating[Any]] = np.float32) -> Float
     return meaning
 
 
+def in_bfloat16(x: Floats) -> Floats:
+    """Rounded, and small enough for `product`."""
+    result: Floats = torch.from_numpy(x / 64).bfloat16().float().numpy()
+    return result
+
+
 def check(result: Floats, x: Floats, weight: Floats) -> None:
     """Within float32's rounding of the exact sum."""
     wide, columns = x.astype(np.float64), weight.astype(np.float64).T
@@ -118,8 +133,14 @@ def test_blocks_as_they_are(runtime: Runtime, kind: str, outputs: int, inputs: i
     """Exact for the file's weights; the only rounding is that of activations to int8."""
     weight, meaning = blocks(numbers(outputs, inputs, seed=1), kind)
     x = numbers(max(ROWS), inputs, seed=2)
-    target = Format.Q8 if kind == "Q8_0" else Format.Q4
-    check(product(runtime, x, weight, target), rounded(x), meaning)
+    check(product(runtime, x, weight, TARGETS[kind]), rounded(x), meaning)
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+def test_bfloat16(runtime: Runtime, outputs: int, inputs: int) -> None:
+    """Of numbers that are rounded already; sums are float32."""
+    x, weight = (in_bfloat16(numbers(rows, inputs, seed=rows)) for rows in (max(ROWS), outputs))
+    check(product(runtime, x, torch.from_numpy(weight), Format.BF16), x, weight)
 
 
 @pytest.mark.parametrize("source", ["float32", "bfloat16", *BLOCKS])
@@ -151,14 +172,30 @@ def test_plain(runtime: Runtime, source: str) -> None:
     check(product(runtime, x, matrix, Format.F32), x, weight)
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
+def weight_of(kind: str, outputs: int, inputs: int) -> Matrix:
+    weight = numbers(outputs, inputs, seed=7)
+    return torch.from_numpy(weight) if kind == "bfloat16" else blocks(weight, kind)[0]
+
+
+@pytest.mark.parametrize("kind", TARGETS)
 def test_row_does_not_depend_on_the_others(runtime: Runtime, kind: str) -> None:
-    weight, _ = blocks(numbers(160, 320, seed=7), kind)
-    x = numbers(max(ROWS), 320, seed=8)
-    target = Format.Q8 if kind == "Q8_0" else Format.Q4
-    together = product(runtime, x, weight, target)
+    weight = weight_of(kind, 160, 320)
+    x = in_bfloat16(numbers(max(ROWS), 320, seed=8))
+    together = product(runtime, x, weight, TARGETS[kind])
     for rows in ROWS:
-        assert np.array_equal(product(runtime, x[:rows], weight, target), together[:rows])
+        assert np.array_equal(product(runtime, x[:rows], weight, TARGETS[kind]), together[:rows])
+        assert np.array_equal(product(runtime, x[-rows:], weight, TARGETS[kind]), together[-rows:])
+
+
+@pytest.mark.parametrize("emulated", EMULATED)
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_tiles_of_blocks_have_the_bits_of_vectors(kind: str, emulated: Isa) -> None:
+    weight = weight_of(kind, 333, 160)
+    tiles, vectors = Runtime(2, emulated), Runtime(1, "avx512")
+    for rows in ROWS:
+        x = numbers(rows, 160, seed=rows)
+        expected = product(vectors, x, weight, TARGETS[kind])
+        assert np.array_equal(product(tiles, x, weight, TARGETS[kind]), expected)
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
@@ -179,5 +216,4 @@ def test_extreme_blocks(runtime: Runtime, kind: str) -> None:
     rows = raw.reshape(64, -1)
     meaning = dequantize(rows, GGMLQuantizationType[kind])
     x = numbers(3, 128, seed=10)
-    target = Format.Q8 if kind == "Q8_0" else Format.Q4
-    check(product(runtime, x, Blocks(rows, Encoding[kind], 128), target), rounded(x), meaning)
+    check(product(runtime, x, Blocks(rows, Encoding[kind], 128), TARGETS[kind]), rounded(x), meaning)

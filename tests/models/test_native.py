@@ -21,6 +21,7 @@ from engine.tokenizer import load_tokenizer
 from kernels.cpu.build import Isa, supported_isas
 from kernels.cpu.errors import NativeStepError
 from kernels.cpu.runtime import Runtime
+from tests.kernels.isas import EMULATED, TESTED
 from tests.models import tiny
 from tests.models.paged_sequences import PagedSequences, prompt_logits
 from tests.models.random_models import in_float32, random_model
@@ -123,11 +124,13 @@ FORMATS: list[tuple[torch.dtype, Quantize, torch.dtype | None]] = [
     (torch.float32, None, torch.bfloat16),
     (torch.bfloat16, None, torch.int8),
 ]
+CASES = [(isa, *format_) for isa in supported_isas() for format_ in FORMATS]
+CASES += [(isa, torch.bfloat16, quantize, None) for isa in EMULATED for quantize in (None, "int8")]
 
 
-@pytest.mark.parametrize(("dtype", "quantize", "kv_dtype"), FORMATS)
+@pytest.mark.parametrize(("isa", "dtype", "quantize", "kv_dtype"), CASES)
 def test_row_is_bit_identical_in_any_company(
-    dtype: torch.dtype, quantize: Quantize, kv_dtype: torch.dtype | None, isa: Isa
+    isa: Isa, dtype: torch.dtype, quantize: Quantize, kv_dtype: torch.dtype | None
 ) -> None:
     """Alone on one thread in chunks of any size, or with 31 others on two threads: the same bits."""
     window = (None, 150)
@@ -179,10 +182,12 @@ def tree_of_rows(sequences: NativeSequences | None) -> dict[int, list[int]]:
     return rows
 
 
-@pytest.mark.parametrize("page_size", [4, 16, 48])
-@pytest.mark.parametrize(("dtype", "quantize", "kv_dtype"), FORMATS)
+@pytest.mark.parametrize(
+    ("page_size", "isa", "dtype", "quantize", "kv_dtype"),
+    [(size, *case) for case in CASES for size in ([16] if case[0] in EMULATED else [4, 16, 48])],
+)
 def test_shared_pages_change_nothing(
-    dtype: torch.dtype, quantize: Quantize, kv_dtype: torch.dtype | None, page_size: int, isa: Isa
+    page_size: int, isa: Isa, dtype: torch.dtype, quantize: Quantize, kv_dtype: torch.dtype | None
 ) -> None:
     """Decode and prefill over a tree of shared pages give the bits of each row alone with its own."""
     model = random_model(dtype=dtype, num_heads=6, head_dim=64, hidden_size=192, sliding_window=(None, 200))
@@ -216,6 +221,7 @@ def divergence(expected: Tensor, computed: Tensor) -> float:
     return float((target.exp() * (target - other)).sum(-1).mean())
 
 
+@pytest.mark.parametrize("isa", TESTED)
 @pytest.mark.parametrize(("quantize", "bound"), [(None, 1e-3), ("int8", 2e-2)])
 def test_rounded_formats_stay_close(quantize: Quantize, bound: float, isa: Isa) -> None:
     model = random_model(dtype=torch.bfloat16, biases=True, head_norms=True, tie_embeddings=False)

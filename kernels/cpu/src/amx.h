@@ -82,11 +82,13 @@ template <int T>
 // The rows of a tile lie `stride` bytes apart.
 template <int T>
 [[gnu::always_inline]] inline void load_tile(const void* rows, int64_t stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(rows), "r"(stride), "i"(T) : "memory");
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(rows), "r"(stride), "i"(T), "m"(*static_cast<const char(*)[]>(rows)));
 }
 template <int T>
 [[gnu::always_inline]] inline void store_tile(void* rows, int64_t stride) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(rows), "r"(stride), "i"(T) : "memory");
+  asm volatile("tilestored %%tmm%c3, (%1,%2,1)"
+               : "=m"(*static_cast<char(*)[]>(rows))
+               : "r"(rows), "r"(stride), "i"(T));
 }
 
 // C[m][n] += sum over k of A[m][k] * B[k / pack][n][k % pack]: int8 in groups of four into int32, exact...

@@ -87,25 +87,33 @@ inline void dot_bytes(int c, int a, int b) {
 }
 
 // Subnormal numbers count as zero, in what is read and in what is written.
-inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
+inline float flushed(float x) {
+  const uint32_t bits = to_bits(x);
+  return from_bits((bits & 0x7f800000) == 0 ? bits & 0x80000000 : bits);
+}
 
 // TDPBF16PS: products of the even and of the odd elements are summed apart, each fused into its sum from zero in
 // the order of k; then both sums are added, and that is added to C. Every step rounds to the nearest even.
 inline void dot_bf16(int c, int a, int b) {
   require_product(c, a, b);
   State& s = state();
+  float columns[16][2][16];
+  for (int k = 0; k < s.rows[b]; ++k) {
+    uint16_t pairs[16][2];
+    std::memcpy(pairs, s.data[b][k], sizeof pairs);
+    for (int n = 0; n < 16; ++n) {
+      for (int i = 0; i < 2; ++i) columns[k][i][n] = flushed(from_bf16(pairs[n][i]));
+    }
+  }
   for (int m = 0; m < s.rows[c]; ++m) {
     float sums[2][16] = {}, total[16];
     std::memcpy(total, s.data[c][m], sizeof total);
     for (int k = 0; k < s.rows[b]; ++k) {
-      uint16_t pair[2], pairs[16][2];
+      uint16_t pair[2];
       std::memcpy(pair, s.data[a][m] + 4 * k, sizeof pair);
-      std::memcpy(pairs, s.data[b][k], sizeof pairs);
       for (int i = 0; i < 2; ++i) {
         const float x = flushed(from_bf16(pair[i]));
-        for (int n = 0; n < 16; ++n) {
-          sums[i][n] = flushed(std::fma(x, flushed(from_bf16(pairs[n][i])), sums[i][n]));
-        }
+        for (int n = 0; n < 16; ++n) sums[i][n] = flushed(std::fma(x, columns[k][i][n], sums[i][n]));
       }
     }
     for (int n = 0; n < 16; ++n) total[n] = flushed(flushed(total[n]) + flushed(sums[0][n] + sums[1][n]));

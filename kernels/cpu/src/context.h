@@ -16,6 +16,7 @@ namespace radish {
 // Working memory of one thread.
 struct Scratch {
   std::vector<float> norm;  // one row
+  Memory panel;             // of weights, unpacked
   Memory attention;         // Attention carves it up
 };
 

@@ -2,44 +2,15 @@
 #include <algorithm>
 
 #include "abi.h"
+#include "amx_linear.h"
 #include "context.h"
+#include "finish.h"
 #include "operations.h"
 #include "packed.h"
 #include "rows.h"
 #include "vec.h"
 
 namespace radish {
-
-// Finishes a tile of rows [row, row + MR) and columns [column, column + 16 NB).
-template <int MR, int NB>
-[[gnu::always_inline]] inline void finish(const Context& c, const Op& op, const F (&acc)[MR][NB], int64_t row,
-                                          int64_t column) {
-  for (int m = 0; m < MR; ++m) {
-    F y[NB];
-    for (int j = 0; j < NB; ++j) {
-      y[j] = op.bias == nullptr ? acc[m][j] : acc[m][j] + load(op.bias + column + j * kLanes);
-    }
-    if (op.epilogue == kGated) {
-      char* out = c.row<char>(op.dst, row + m);
-      for (int j = 0; j < NB; j += 2) store_as(op.dst_format, out, (column + j * kLanes) / 2, silu(y[j]) * y[j + 1]);
-    } else if (op.epilogue == kLogits) {
-      float* out = c.step.logits + (row + m) * op.columns;
-      for (int j = 0; j < NB; ++j) {
-        const int64_t left = op.columns - column - j * kLanes;
-        if (left >= kLanes) {
-          store(out + column + j * kLanes, y[j]);
-        } else if (left > 0) {
-          store_first(out + column + j * kLanes, y[j], static_cast<int>(left));
-        }
-      }
-    } else {
-      float* out = c.row<float>(op.dst, row + m) + column;
-      for (int j = 0; j < NB; ++j) {
-        store(out + j * kLanes, op.epilogue == kAdd ? load(out + j * kLanes) + y[j] : y[j]);
-      }
-    }
-  }
-}
 
 // One tile of MR rows and G panels of float weights.
 template <class Mul, int MR, int G, class Fetch>
@@ -152,7 +123,7 @@ template <class W>
 struct BlockTiles {
   static constexpr TileShape kShape = kBlocked;
   static constexpr int kLeast = 1;
-  static constexpr bool kAlone = false;
+  static constexpr bool kAlone = RADISH_AMX;
   static constexpr int kLines = W::kScales / (kBlock / 4) / 64;
   template <int MR, int G, class Fetch>
   static void run(const Context& c, const Op& op, int64_t row, const char* weights, int64_t column, Fetch ahead) {
@@ -186,14 +157,36 @@ void linear_float(const Context& c, const Op& op, int thread) {
   }
 }
 
+template <class W>
+void linear_blocks(const Context& c, const Op& op, int thread) {
+#if RADISH_AMX
+  if (c.rows(op) > kBlocked.rows) return linear_amx_blocks<W>(c, op, thread);
+#endif
+  linear<BlockTiles<W>>(c, op, thread);
+}
+
 template <Format format>
 void linear(const Context& c, const Op& op, int thread) {
   if constexpr (format == kF32) linear_float<MulF32>(c, op, thread);
+#if RADISH_AMX
+  if constexpr (format == kBF16) linear_amx_bf16(c, op, thread);
+#else
   if constexpr (format == kBF16) linear_float<MulBF16>(c, op, thread);
-  if constexpr (format == kQ8) linear<BlockTiles<Q8Weights>>(c, op, thread);
-  if constexpr (format == kQ4) linear<BlockTiles<Q4Weights>>(c, op, thread);
+#endif
+  if constexpr (format == kQ8) linear_blocks<Q8Weights>(c, op, thread);
+  if constexpr (format == kQ4) linear_blocks<Q4Weights>(c, op, thread);
 }
 
+template <Format format>
+int64_t linear_scratch_bytes(const Op& op) {
+#if RADISH_AMX
+  if constexpr (format == kQ8) return op.k / kBlock * static_cast<int64_t>(sizeof(AmxBlock<Q8Weights>));
+  if constexpr (format == kQ4) return op.k / kBlock * static_cast<int64_t>(sizeof(AmxBlock<Q4Weights>));
+#endif
+  return 0;
+}
+
+template int64_t linear_scratch_bytes<RADISH_FORMAT>(const Op&);
 template void linear<RADISH_FORMAT>(const Context&, const Op&, int);
 
 }  // namespace radish

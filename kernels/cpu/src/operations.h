@@ -14,6 +14,10 @@ namespace radish {
 template <Format format>
 void linear(const Context& c, const Op& op, int thread);
 
+// Working memory that `linear` needs for each thread.
+template <Format format>
+int64_t linear_scratch_bytes(const Op& op);
+
 // For pages of a format: norm and turn queries and keys, store keys and values.
 template <Format format>
 void rotate(const Context& c, const Op& op, int thread);

@@ -33,6 +33,7 @@ constexpr int64_t kLine = kPanel * 4;  // bytes of one step of codes
 struct Q8Weights {
   using Mul = MulQ8;
   static constexpr bool kHasLeast = false;
+  static constexpr int kShift = 128;  // what codes are shifted by
   static constexpr int64_t kScales = kBlock / 4 * kLine;
   static constexpr int64_t kBytes = kScales + kPanel * 2;
 
@@ -61,6 +62,7 @@ struct Q8Weights {
 struct Q4Weights {
   using Mul = MulQ4;
   static constexpr bool kHasLeast = true;
+  static constexpr int kShift = 0;
   static constexpr int64_t kScales = kBlock / 8 * kLine;
   static constexpr int64_t kLeast = kScales + kPanel * 2;
   static constexpr int64_t kBytes = kLeast + kPanel * 2;

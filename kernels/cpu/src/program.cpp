@@ -39,8 +39,15 @@ class Program {
     }
     int64_t attention = 0;
     with_format<RADISH_PAGES>(geometry.kv_format, [&]<Format f>() { attention = attention_scratch_bytes<f>(geometry); });
+    int64_t panel = 0;
+    for (const Op& op : ops_) {
+      if (op.kind != kLinear) continue;
+      with_format<RADISH_WEIGHTS>(op.src_format,
+                                  [&]<Format f>() { panel = std::max(panel, linear_scratch_bytes<f>(op)); });
+    }
     for (Scratch& scratch : scratches_) {
       scratch.norm.resize(widest);
+      scratch.panel.reserve(panel);
       scratch.attention.reserve(attention);
     }
   }

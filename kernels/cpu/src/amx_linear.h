@@ -1,0 +1,255 @@
+// Matrix products of many rows by tiles of AMX.
+//
+// Weights in blocks give the same whole numbers as dot products of vectors do and are added up in the same
+// order, so few rows can take those. bfloat16 rounds in an order of its own: tiles take any number of rows,
+// and what a row gives rests on no more than that a tile's rows do not touch.
+#pragma once
+
+#include "amx.h"
+
+#if RADISH_AMX
+
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "context.h"
+#include "finish.h"
+#include "packed.h"
+#include "rows.h"
+#include "vec.h"
+
+namespace radish {
+
+constexpr int64_t kAmxNear = 4096;  // bytes that weights are fetched ahead of their use
+constexpr int kAmxBlockRows = 12;   // of a tile whose sums are kept in registers as float32, two vectors a row
+
+// Rows of a product in tiles of one height. The last may begin within the one before it: what both compute is
+// the same, and is used once.
+struct AmxCut {
+  int64_t rows, tiles;
+  int height;
+
+  AmxCut(int64_t all, int most) : rows(all), tiles((all + most - 1) / most), height(static_cast<int>((all + tiles - 1) / tiles)) {}
+  int64_t first(int64_t tile) const { return tile * height; }
+  int64_t begin(int64_t tile) const { return std::min(tile * height, rows - height); }
+};
+
+// What is fetched into the second cache while tiles multiply: some lines a step.
+struct AmxAhead {
+  const char* next;
+  int lines;
+  [[gnu::always_inline]] void fetch() {
+    for (int i = 0; i < lines; ++i, next += 64) _mm_prefetch(next, _MM_HINT_T1);
+  }
+};
+
+// Finishes rows [first, ...) of tile `tile`, whose sums are those of rows from its beginning on.
+inline void finish_tile(const Context& c, const Op& op, const AmxCut& cut, int64_t tile, const float* sums,
+                        int64_t column) {
+  const int64_t begin = cut.begin(tile);
+  for (int64_t row = cut.first(tile); row < begin + cut.height; ++row) {
+    const float* from = sums + (row - begin) * kPanel;
+    const F acc[1][2] = {{load(from), load(from + kLanes)}};
+    finish(c, op, acc, row, column);
+  }
+}
+
+// A panel of bfloat16 weights with MT tiles of rows.
+template <int MT>
+inline void amx_bf16(const Context& c, const Op& op, const AmxCut& cut, int64_t tile, const char* weights,
+                     int64_t column, AmxAhead ahead) {
+  constexpr int64_t kStep = kAmxRows * kLine;
+  const int64_t stride = c.buffers[op.src].row_bytes;
+  const char* x[MT];
+  for (int m = 0; m < MT; ++m) x[m] = c.row<char>(op.src, cut.begin(tile + m));
+  zero_tile<0>();
+  zero_tile<1>();
+  if constexpr (MT == 2) {
+    zero_tile<2>();
+    zero_tile<3>();
+  }
+  for (int64_t k = 0; k < op.k / 32; ++k) {
+    ahead.fetch();
+    load_tile<6>(weights + k * kStep, kLine);
+    load_tile<4>(x[0] + k * kAmxBytes, stride);
+    dot_tiles_bf16<0, 4, 6>();
+    load_tile<7>(weights + k * kStep + kAmxBytes, kLine);
+    dot_tiles_bf16<1, 4, 7>();
+    if constexpr (MT == 2) {
+      load_tile<5>(x[1] + k * kAmxBytes, stride);
+      dot_tiles_bf16<2, 5, 6>();
+      dot_tiles_bf16<3, 5, 7>();
+    }
+  }
+  alignas(64) float sums[MT][kAmxRows][kPanel];
+  store_tile<0>(sums[0][0], sizeof sums[0][0]);
+  store_tile<1>(sums[0][0] + kLanes, sizeof sums[0][0]);
+  if constexpr (MT == 2) {
+    store_tile<2>(sums[1][0], sizeof sums[0][0]);
+    store_tile<3>(sums[1][0] + kLanes, sizeof sums[0][0]);
+  }
+  for (int m = 0; m < MT; ++m) finish_tile(c, op, cut, tile + m, sums[m][0], column);
+}
+
+inline void linear_amx_bf16(const Context& c, const Op& op, int thread) {
+  constexpr int kLines = 2 * kAmxRows;  // of weights a step reads
+  const AmxCut cut(c.rows(op), kAmxRows);
+  const Range range = share(op.n / kPanel, thread, c.threads);
+  AmxConfig config;
+  for (int t = 0; t < 8; ++t) config.set(t, t < 6 ? cut.height : kAmxRows, kAmxBytes);
+  const AmxRegion region(config);
+  const int64_t bytes = panel_bytes(kBF16, op.k), pairs = (cut.tiles + 1) / 2;
+  const int lines = pairs == 1 ? 0 : static_cast<int>((kLines + pairs - 2) / (pairs - 1));
+  for (int64_t panel = range.begin; panel < range.end; ++panel) {
+    const char* weights = static_cast<const char*>(op.weight) + panel * bytes;
+    // The first tiles read the weights from memory, those after them meanwhile fetch the next.
+    AmxAhead ahead{weights + kAmxNear, kLines};
+    for (int64_t tile = 0; tile < cut.tiles; tile += 2) {
+      if (tile + 1 < cut.tiles) {
+        amx_bf16<2>(c, op, cut, tile, weights, panel * kPanel, ahead);
+      } else {
+        amx_bf16<1>(c, op, cut, tile, weights, panel * kPanel, ahead);
+      }
+      ahead = {weights + bytes + tile / 2 * lines * 64 * (op.k / 32), panel + 1 < range.end ? lines : 0};
+    }
+  }
+}
+
+// A block of weights as products want it: [step][output][4] codes, and scales in float32.
+template <class W>
+struct alignas(64) AmxBlock {
+  char codes[kBlock / 4 * kLine];
+  float scales[W::kHasLeast ? 2 : 1][kPanel];  // then what is added
+
+  typename W::Scales scales_of(int vector) const {
+    if constexpr (W::kHasLeast) {
+      return {load(scales[0] + vector * kLanes), load(scales[1] + vector * kLanes)};
+    } else {
+      return {load(scales[0] + vector * kLanes)};
+    }
+  }
+};
+
+template <class W>
+inline void unpack_panel(const char* panel, int64_t blocks, AmxBlock<W>* out) {
+  const __m512i shift = _mm512_set1_epi8(static_cast<char>(W::kShift));
+  for (int64_t b = 0; b < blocks; ++b, panel += W::kBytes, ++out) {
+#pragma GCC unroll 8
+    for (int s = 0; s < kBlock / 4; ++s) {
+      for (int j = 0; j < 2; ++j) {
+        // Flips the upper bit of what was stored as code + 128.
+        _mm512_store_si512(out->codes + s * kLine + j * kAmxBytes, _mm512_xor_si512(W::line(panel, s, j), shift));
+      }
+    }
+    AmxAhead{panel + kAmxNear, static_cast<int>(W::kBytes / 64)}.fetch();
+    for (int j = 0; j < 2; ++j) {
+      const typename W::Scales scales = W::scales(panel, j);
+      store(out->scales[0] + j * kLanes, scales.scale);
+      if constexpr (W::kHasLeast) store(out->scales[1] + j * kLanes, scales.least);
+    }
+  }
+}
+
+// A panel of weights in blocks with one tile of MR rows. While tiles multiply one block, vectors add up the one
+// before the last: tiles 0 and 1 are the sums of an even block, 2 and 3 of an odd one.
+template <class W, int MR>
+class AmxBlockTile {
+ public:
+  // Rows of x lie `stride` bytes apart.
+  AmxBlockTile(const AmxBlock<W>* panel, const Q8Row& x, int64_t stride, AmxAhead ahead)
+      : panel_(panel), x_(x), stride_(stride), ahead_(ahead) {}
+
+  void run(int64_t blocks, float* sums) {
+    F acc[MR][2];
+#pragma GCC unroll 16
+    for (int m = 0; m < MR; ++m) acc[m][0] = acc[m][1] = zero();
+    multiply<0>(0);
+    multiply<1>(1);
+    keep<0>();
+    for (int64_t b = 0; b < blocks; b += 2) {
+      const int64_t next = std::min(b + 2, blocks - 2);
+      multiply<0>(next);
+      keep<1>();
+      add<0>(b, acc);
+      multiply<1>(next + 1);
+      keep<0>();
+      add<1>(b + 1, acc);
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < MR; ++m) {
+      for (int j = 0; j < 2; ++j) store(sums + m * kPanel + j * kLanes, acc[m][j]);
+    }
+  }
+ private:
+  template <int P>
+  [[gnu::always_inline]] void multiply(int64_t b) {
+    load_tile<4 + P>(x_.values + b * kBlock, stride_);
+    load_tile<6>(panel_[b].codes, kLine);
+    zero_tile<2 * P>();
+    dot_tiles_i8<2 * P, 4 + P, 6>();
+    load_tile<7>(panel_[b].codes + kAmxBytes, kLine);
+    zero_tile<2 * P + 1>();
+    dot_tiles_i8<2 * P + 1, 4 + P, 7>();
+  }
+
+  template <int P>
+  [[gnu::always_inline]] void keep() {
+    store_tile<2 * P>(whole_[P][0], sizeof whole_[P][0]);
+    store_tile<2 * P + 1>(whole_[P][0] + kLanes, sizeof whole_[P][0]);
+  }
+
+  template <int P>
+  [[gnu::always_inline]] void add(int64_t b, F (&acc)[MR][2]) {
+    ahead_.fetch();
+    const typename W::Scales scales[2] = {panel_[b].scales_of(0), panel_[b].scales_of(1)};
+#pragma GCC unroll 16
+    for (int m = 0; m < MR; ++m) {
+      const float scale = *offset(x_.scales + b, m * stride_), sum = *offset(x_.sums + b, m * stride_);
+#pragma GCC unroll 2
+      for (int j = 0; j < 2; ++j) {
+        const F dot = W::Mul::to_float({_mm512_load_si512(whole_[P][m] + j * kLanes)});
+        acc[m][j] = W::add(acc[m][j], dot, scales[j], scale, sum);
+      }
+    }
+  }
+
+  const AmxBlock<W>* panel_;
+  const Q8Row x_;
+  const int64_t stride_;
+  AmxAhead ahead_;
+  alignas(64) int32_t whole_[2][MR][kPanel];
+};
+
+template <class W>
+inline void linear_amx_blocks(const Context& c, const Op& op, int thread) {
+  constexpr int kFewest = kBlocked.rows + 1;
+  constexpr int kLeast = std::min(kFewest, kAmxBlockRows / 2 + 1);  // height of a tile
+  const AmxCut cut(c.rows(op), kAmxBlockRows);
+  const Range range = share(op.n / kPanel, thread, c.threads);
+  AmxConfig config;
+  for (int t = 0; t < 4; ++t) config.set(t, cut.height, kAmxBytes);
+  for (int t = 4; t < 6; ++t) config.set(t, cut.height, kBlock);
+  for (int t = 6; t < 8; ++t) config.set(t, kBlock / 4, kAmxBytes);
+  const AmxRegion region(config);
+  const int64_t bytes = panel_bytes(op.src_format, op.k), blocks = op.k / kBlock;
+  const int lines = static_cast<int>((W::kBytes / 64 + cut.tiles - 1) / cut.tiles);
+  AmxBlock<W>* unpacked = reinterpret_cast<AmxBlock<W>*>(c.scratch(thread).panel.data());
+  for (int64_t panel = range.begin; panel < range.end; ++panel) {
+    const char* weights = static_cast<const char*>(op.weight) + panel * bytes;
+    unpack_panel<W>(weights, blocks, unpacked);
+    with_rows<kAmxBlockRows, kLeast>(cut.height, [&]<int MR>() {
+      for (int64_t tile = 0; tile < cut.tiles; ++tile) {
+        alignas(64) float sums[MR * kPanel];
+        const AmxAhead ahead{weights + bytes + tile * lines * 64 * blocks, panel + 1 < range.end ? lines : 0};
+        const Q8Row x = q8_row(c.row<char>(op.src, cut.begin(tile)), op.k);
+        AmxBlockTile<W, MR>{unpacked, x, c.buffers[op.src].row_bytes, ahead}.run(blocks, sums);
+        finish_tile(c, op, cut, tile, sums, panel * kPanel);
+      }
+    });
+  }
+}
+
+}  // namespace radish
+
+#endif

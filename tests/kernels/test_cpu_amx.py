@@ -1,0 +1,67 @@
+"""Tiles of Intel AMX on machines with and without: what is built, what is tried, what serves instead."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kernels.cpu import build
+from kernels.cpu.build import is_supported, library_path
+from kernels.cpu.runtime import Runtime
+
+INSTRUCTIONS = re.compile(r"\t(ldtilecfg|tile\w+|tdp\w+)\b")
+USED = {"ldtilecfg", "tileloadd", "tilestored", "tilezero", "tilerelease", "tdpbssd", "tdpbf16ps"}
+
+
+def instructions(library: Path) -> set[str]:
+    """Of AMX, in a library."""
+    command = ["objdump", "--disassemble", "--no-show-raw-insn", str(library)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return set(INSTRUCTIONS.findall(text))
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="nothing to disassemble with")
+def test_builds_anywhere_with_the_instructions_themselves() -> None:
+    assert instructions(library_path("amx")) >= USED
+    if is_supported("avx512"):
+        assert instructions(library_path("avx512")) == set()
+
+
+def start_with(source: Path, before: str, after: str) -> int:
+    """What trying out emulated tiles says, with a text in the emulation replaced."""
+    shutil.copytree(build._SOURCES, source)
+    emulation = source / "amx_emulated.h"
+    text = emulation.read_text()
+    assert before in text
+    emulation.write_text(text.replace(before, after))
+    library = source / "start.so"
+    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-DRADISH_AMX_EMULATED"]
+    subprocess.run(["c++", *flags, str(source / "start.cpp"), "-o", str(library)], check=True)
+    status: int = ctypes.CDLL(str(library)).radish_start()
+    return status
+
+
+def test_products_that_come_out_wrong_are_noticed(tmp_path: Path) -> None:
+    assert start_with(tmp_path / "right", "columns", "columns") == 0
+    assert start_with(tmp_path / "bytes", "static_cast<TB>(s.data", "static_cast<uint8_t>(s.data") == -1
+    assert start_with(tmp_path / "pairs", "4 * k, sizeof pair", "2 * k, sizeof pair") == -1
+    assert start_with(tmp_path / "rows", "m < s.rows[c]", "m < s.rows[c] - 1") == -1
+
+
+@pytest.mark.skipif(is_supported("amx") or not is_supported("avx512"), reason="it might not be refused")
+def test_without_permission_vectors_serve_and_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A processor that only says it has tiles: the system refuses them before one is touched."""
+    flags = build._cpu_features() | {"amx_tile", "amx_int8", "amx_bf16"}
+    monkeypatch.setattr(build, "_cpu_features", lambda: flags)
+    with caplog.at_level(logging.WARNING, "radish.load"):
+        assert Runtime(1).isa == "avx512"
+    (message,) = caplog.messages
+    assert "amx is not used, steps run on avx512: the system refuses" in message
