@@ -23,6 +23,11 @@ class FilledMasks:
     errors: dict[int, str]
 
 
+def are_kept(rows: Seq[Row]) -> bool:
+    """Whether all masks are there already, and to fill them is to copy them; every row has a matcher."""
+    return all(row.sequence.matcher is not None and row.sequence.matcher.mask_is_kept for row in rows)
+
+
 def fill_masks(rows: Seq[Row], words: int) -> FilledMasks:
     """One mask of `words` int32 for each row; every row has a matcher.
 

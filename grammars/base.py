@@ -47,6 +47,11 @@ class Matcher(Protocol):
         """Overwrite `row` with the tokens allowed next; bits beyond the vocabulary are 0."""
         ...
 
+    @property
+    def mask_is_kept(self) -> bool:
+        """Whether `fill_mask` need only copy a mask that is there, which takes microseconds."""
+        ...
+
     def accept(self, token_id: int) -> bool:
         """Advance by one token; False, with the state unchanged, when it is not allowed."""
         ...

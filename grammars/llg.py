@@ -175,6 +175,11 @@ class LlgMatcher:
         if rows is not None:
             rows.put(self._path[-1], row)
 
+    @property
+    def mask_is_kept(self) -> bool:
+        rows = self._grammar.rows if self._states else None
+        return self._terminated or (rows is not None and self._path[-1] in rows)
+
     def _compute_mask(self, row: MaskRow) -> None:
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         if self._matcher.is_error():
@@ -196,7 +201,7 @@ class LlgMatcher:
         if token_id in self._grammar.vocabulary.eos_ids:
             self._terminated = self._matcher.is_accepting()
             return self._terminated
-        forced = self._matcher.compute_ff_tokens()
+        forced = self.forced_tokens()
         if forced and forced[0] != token_id:
             return False
         return self._consume(token_id)
@@ -243,7 +248,17 @@ class LlgMatcher:
         return copy
 
     def forced_tokens(self) -> list[int]:
-        return [] if self._terminated else self._matcher.compute_ff_tokens()
+        if self._terminated:
+            return []
+        if self._states is None:
+            return self._matcher.compute_ff_tokens()
+        place = self._path[-1]
+        if place.forced is None:
+            forced = self._matcher.compute_ff_tokens()
+            if self._matcher.is_error():
+                return []
+            place.forced = forced
+        return place.forced
 
     def _consume(self, token_id: int) -> bool:
         """Advance engine and state by a token, both or neither."""

@@ -18,6 +18,9 @@ class RowCache:
         self.nbytes = 0
         """Bytes of the rows held."""
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
     def copy_to(self, row: MaskRow, key: object) -> bool:
         """Overwrite `row` with the mask under `key`; False, with `row` unchanged, if there is none."""
         with self._lock:

@@ -25,12 +25,14 @@ STATES_BYTES = 1 << 20
 class State(Generic[P]):
     """A place; equal places are one object for as long as they are remembered."""
 
-    __slots__ = ("left", "onward", "point", "size")
+    __slots__ = ("forced", "left", "onward", "point", "size")
 
     def __init__(self, point: P, size: float) -> None:
         self.point = point
         self.size = size
         """Bytes of a shortest end; infinite when that must be looked for."""
+        self.forced: list[int] | None = None
+        """The tokens that must come next, once the engine was asked for them; not to be changed."""
         self.left: float | None = None
         """Tokens of the known way to the end; infinite if there is none, None if none was looked for."""
         self.onward: Step[P] | None = None

@@ -168,6 +168,10 @@ class ThoughtMatcher:
                 self._answer.fill_mask(row)
                 allow(row, self._besides())
 
+    @property
+    def mask_is_kept(self) -> bool:
+        return self._place.at is _At.ANSWER and self._answer.mask_is_kept
+
     def _besides(self) -> list[int]:
         """What may come where the answer may begin."""
         match self._place.at:

@@ -246,7 +246,7 @@ class RefusingMatcher:
     """Allows every token in its mask and then accepts none."""
 
     num_tokens = 0
-    is_complete = is_exhausted = is_terminated = False
+    is_complete = is_exhausted = is_terminated = mask_is_kept = False
 
     def fill_mask(self, row: MaskRow) -> None:
         row[:] = -1

@@ -94,7 +94,7 @@ class FaultyGrammar:
 
     width = 272
     min_tokens = None
-    is_complete = is_exhausted = is_terminated = False
+    is_complete = is_exhausted = is_terminated = mask_is_kept = False
 
     def __init__(self, *, accepts: Callable[[], bool], fills: Callable[[], None]) -> None:
         self.num_tokens = 0

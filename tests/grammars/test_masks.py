@@ -1,4 +1,4 @@
-"""Masks that are kept, against masks that are computed: they must be the same wherever output can be."""
+"""Masks and dictated tokens that are kept, against computed ones: the same wherever output can be."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def _walk(constraint: Constraint, vocabulary: Vocabulary, rng: random.Random, *,
             before = rows.nbytes
             row = mask_of(computed, vocabulary)
             np.testing.assert_array_equal(mask_of(kept, vocabulary), row, err_msg=constraint.spec)
+            assert kept.forced_tokens() == computed.forced_tokens()
             met += rows.nbytes == before
             legal = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
             short = min(rng.choices(legal, k=6), key=lambda token: len(_text(vocabulary, token)))
