@@ -81,7 +81,7 @@ def _shorter(headers: Headers, name: str, limit_s: float) -> float | None:
     if text is None:
         return limit_s or None
     try:
-        wanted_s = float(text)
+        wanted_s = float(text) if "_" not in text else 0.0
     except ValueError:
         wanted_s = 0.0
     if not 0 < wanted_s < math.inf:

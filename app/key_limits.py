@@ -20,7 +20,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Requests at the same time."""
     requests_per_minute: Annotated[int, _Meta(ge=1)] | None = None
     tokens_per_minute: Annotated[int, _Meta(ge=1)] | None = None
-    """Of prompts and answers. They are counted when a request ends, so its last one may go beyond."""
+    """Of prompts and answers. They are counted when a request ends, so those that run then may go beyond;
+    `concurrency` bounds them."""
     priority: int | None = None
     """The most urgent priority it can ask for (the lowest number)."""
 

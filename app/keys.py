@@ -111,7 +111,7 @@ def _version(path: Path) -> _Version:
 
 def _read(path: Path) -> list[Key]:
     keys: list[Key] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").splitlines(), 1):
         text, *options = line.partition("#")[0].split() or [""]
         if not text:
             continue

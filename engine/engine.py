@@ -213,9 +213,10 @@ class Engine:
             self.tokenizer if show_text else None,
         )
 
-    def views(self) -> list[SequenceView]:
-        """Every sequence that waits or runs, and the last that ended."""
-        return [*map(view, self._live.values()), *self.history.ended]
+    def views(self, tenant: str) -> list[SequenceView]:
+        """A tenant's sequences that wait or run, and those of the last that ended."""
+        live = (view(sequence) for sequence in self._live.values() if sequence.request.tenant == tenant)
+        return [*live, *self.history.ended_of(tenant)]
 
     def flush_cache(self) -> None:
         """Forget every cached prefix that no running sequence uses."""

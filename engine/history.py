@@ -37,6 +37,8 @@ class History:
     def __init__(self) -> None:
         self.steps: deque[StepRecord] = deque(maxlen=KEPT_STEPS)
         self.ended: deque[SequenceView] = deque(maxlen=KEPT_SEQUENCES)
+        self._tenants: deque[str] = deque(maxlen=KEPT_SEQUENCES)
+        """Whose they were; views are shown to everyone."""
         self.num_ended = 0
         """All there ever were."""
         self._number = 0
@@ -72,3 +74,8 @@ class History:
         """A sequence ended, whatever the reason."""
         self.num_ended += 1
         self.ended.append(view(sequence))
+        self._tenants.append(sequence.request.tenant)
+
+    def ended_of(self, tenant: str) -> list[SequenceView]:
+        """Those of `ended` that were a tenant's."""
+        return [view for view, owner in zip(self.ended, self._tenants, strict=True) if owner == tenant]

@@ -36,7 +36,7 @@ async def test_a_stream_is_told_of_its_deadline_by_an_event(served: Served) -> N
     assert events(response.text)[-1]["error"]["code"] == "deadline_exceeded"
 
 
-@pytest.mark.parametrize("value", ["", "0", "-1", "nan", "inf", "soon"])
+@pytest.mark.parametrize("value", ["", "0", "-1", "nan", "inf", "1_0", "soon"])
 async def test_a_deadline_is_a_positive_number(served: Served, value: str) -> None:
     body = {"model": "fake", "prompt": "x"}
     response = await served.http.post("/v1/completions", json=body, headers={"X-Request-Timeout": value})

@@ -21,6 +21,7 @@ from tests.app.harness import Served, become_quiet, error_of, raw_client, server
 from tests.fakes import assert_quiet, fake_engine
 
 ALICE, BOB = "alice-1", "bob-1"
+ASKED = {"model": "fake", "prompt": "asked", "max_tokens": 3}
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -207,6 +208,25 @@ async def test_a_stored_response_is_its_keys_own() -> None:
         assert (await served.http.get(path, headers=bearer(ALICE))).json()["id"] == made.json()["id"]
 
 
+async def test_what_happened_to_a_request_is_its_keys_own() -> None:
+    """While it runs and afterwards; the ids of all are on the live page."""
+    async with serving(api_key=(ALICE, BOB)) as served:
+        served.runner.pause()
+        asking = asyncio.create_task(served.http.post("/v1/completions", json=ASKED, headers=bearer(ALICE)))
+        await until(lambda: served.engine.load().running == 1)
+        alice = KeyRing((ALICE,), None).find(ALICE.encode())
+        assert alice is not None
+        (running,) = served.engine.views(alice.id)
+        id_ = running.request.rpartition("-")[0]
+        for _ in ("running", "ended"):
+            told = await served.http.get(f"/v1/requests/{id_}", headers=bearer(ALICE))
+            assert told.json()["choices"][0]["prompt_tokens"] == len("asked")
+            hidden = await served.http.get(f"/v1/requests/{id_}", headers=bearer(BOB))
+            assert (hidden.status_code, error_of(hidden)["code"]) == (404, "request_not_found")
+            served.runner.resume()
+            assert (await asking).json()["id"] == id_
+
+
 async def test_metrics_are_open_by_option() -> None:
     async with serving(api_key=(ALICE,), open_metrics=True) as served:
         assert (await served.http.get("/metrics")).status_code == 200
@@ -311,9 +331,10 @@ def test_the_key_file_may_change(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert "line 1" in caplog.text
     file.unlink()
     assert ring.find(b"second")
-    file.write_text("fourth\n")
+    file.write_bytes(b"\xef\xbb\xbffourth\r\nfifth\r\n")  # as editors on Windows save it
     assert ring.find(b"second") is None
     assert ring.find(b"fourth")
+    assert ring.find(b"fifth")
 
 
 def test_keys_that_cannot_be_read_are_an_error_at_the_start(tmp_path: Path) -> None:
