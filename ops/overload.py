@@ -3,35 +3,29 @@
     ops/overload goodput --seconds 60     # four times the requests it has the capacity for
     ops/overload flood --seconds 60       # one client that sends prompts of 8,000 tokens, again and again
 
-Both put a calm phase before and one after, for machines change their speed, and exit with 1 where a promise
-was not kept.
+Both put calm phases before and after, for machines change their speed, and exit with 1 where a promise was
+not kept. The clients run on the machine that they measure. So goodput is compared with that at capacity while
+as many more clients as in the overload ask another server, which refuses them for next to nothing; the share
+of what it is without them is printed too.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import random
 import shlex
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterable
-from contextlib import AsyncExitStack, closing
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, closing
+from statistics import mean, median
 
 import psutil
 
-from app.bench_client import Answer, Client, RequestFailedError
-from app.bench_workload import Workload
-from ops.own_server import own_server
+from app.bench_client import Client
+from ops.overload_traffic import MAX_TOKENS, Phase, Traffic, percentile
+from ops.own_server import own_process, own_server
 
-_MAX_TOKENS = 48
-_WARM_UP_S = 5.0
-_PAUSE_S = 1.0
-"""A refused client asks again after that."""
+_OVERLOAD = 4
 _QUEUE_DEADLINE_S = 10.0
 _MAX_RUNNING = 8
 _SERVE = {
@@ -41,111 +35,71 @@ _SERVE = {
 }
 
 
-@dataclass
-class Phase:
-    """A stretch of time, and what was answered in it."""
+async def goodput(traffic: Traffic, elsewhere: Traffic, seconds: float, pid: int) -> list[str]:
+    """Four times the capacity; returns the promises that were broken.
 
-    name: str
-    begin: float = 0.0
-    end: float = 0.0
-    answers: list[Answer] = field(default_factory=list)
-    failures: Counter[str] = field(default_factory=Counter)
-    """By status, or by what went wrong."""
+    Args:
+        elsewhere: what asks the server that refuses everything.
+        pid: of the server under test.
+    """
+    alone = [Phase("at capacity"), Phase("at capacity again")]
+    beside = [Phase("beside clients of another"), Phase("beside them again")]
+    over = Phase(f"at {_OVERLOAD} times that")
+    surplus: list[Phase] = []
 
-    @property
-    def goodput(self) -> float:
-        """Tokens a second of answers that came whole."""
-        count = sum(self.begin <= at < self.end for answer in self.answers for at in answer.arrivals)
-        return count / (self.end - self.begin)
+    async def at_capacity(phase: Phase) -> None:
+        await traffic.closed(_MAX_RUNNING, phase, seconds / 3)
 
-    @property
-    def gaps_ms(self) -> list[float]:
-        """Between two tokens of one answer, sorted."""
-        arrivals = [[at for at in answer.arrivals if self.begin <= at < self.end] for answer in self.answers]
-        return sorted(1000 * (after - before) for times in arrivals for before, after in pairwise(times))
+    async def beside_others(phase: Phase) -> None:
+        surplus.append(Phase("refused elsewhere"))
+        await asyncio.gather(
+            traffic.closed(_MAX_RUNNING, phase, seconds / 2),
+            elsewhere.open((_OVERLOAD - 1) * rate, surplus[-1], seconds / 2),
+        )
 
-    @property
-    def longest_wait_s(self) -> float:
-        """From sending a request to the first token of its answer."""
-        return max(answer.arrivals[0] - answer.sent for answer in self.answers if answer.arrivals)
-
-
-class Traffic:
-    """Requests for one server."""
-
-    def __init__(self, url: str, model: str) -> None:
-        self._url = url
-        self._model = model
-        self._workload = Workload(prompts="distinct", prompt_words=60, seed="overload")
-
-    def client(self) -> Client:
-        return Client(self._url, api_key=None, timeout_s=600)
-
-    async def ask(self, client: Client, phase: Phase, messages: Any = None, **fields: Any) -> None:
-        """Have one answer, or find out why not."""
-        body = {
-            "model": self._model,
-            "messages": messages or self._workload.next().messages,
-            "max_tokens": _MAX_TOKENS,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **fields,
-        }
-        try:
-            phase.answers.append(await client.chat(body))
-        except RequestFailedError as error:
-            phase.failures[str(error.status or error)] += 1
-            await asyncio.sleep(_PAUSE_S)
-
-    async def closed(self, clients: int, phase: Phase, seconds: float) -> None:
-        """That many clients, each with one request after another."""
-        phase.begin = time.perf_counter() + _WARM_UP_S
-        phase.end = phase.begin + seconds
-
-        async def one() -> None:
-            with closing(self.client()) as client:
-                while time.perf_counter() < phase.end:
-                    await self.ask(client, phase)
-
-        await asyncio.gather(*(one() for _ in range(clients)))
-
-    async def open(self, rate: float, phase: Phase, seconds: float) -> None:
-        """Requests at random moments, `rate` a second, whether others are answered or not."""
-        phase.begin = time.perf_counter() + _WARM_UP_S
-        phase.end = phase.begin + seconds
-        idle: list[Client] = []
-
-        async def one() -> None:
-            client = idle.pop() if idle else self.client()
-            await self.ask(client, phase)
-            idle.append(client)
-
-        async with asyncio.TaskGroup() as group:
-            at = time.perf_counter()
-            while at < phase.end:
-                at += random.expovariate(rate)
-                await asyncio.sleep(max(0.0, at - time.perf_counter()))
-                group.create_task(one())
-        for client in idle:
-            client.close()
-
-    async def flood(self, phase: Phase) -> None:
-        """One prompt of 8,000 tokens after another, four at a time."""
-        numbers = random.Random("flood")
-
-        async def one() -> None:
-            with closing(self.client()) as client:
-                while True:
-                    text = " ".join(str(numbers.randrange(10)) for _ in range(3960))
-                    await self.ask(client, phase, [{"role": "user", "content": text}], max_tokens=1)
-
-        await asyncio.gather(*(one() for _ in range(4)))
+    await at_capacity(alone[0])
+    rate = alone[0].goodput / MAX_TOKENS
+    await beside_others(beside[0])
+    async with _memory_of(pid) as memory:
+        await traffic.open(_OVERLOAD * rate, over, seconds)
+    await beside_others(beside[1])
+    await at_capacity(alone[1])
+    for phase in (alone[0], beside[0], over, beside[1], alone[1]):
+        refused = ", ".join(f"{count} x {what}" for what, count in phase.failures.items())
+        print(
+            f"{phase.name:26} goodput {phase.goodput:7.1f} tokens/s, {len(phase.answers)} answers, longest "
+            f"wait {phase.longest_wait_s:.1f} s{'; refused: ' if refused else ''}{refused}"
+        )
+    print(
+        f"goodput {_share(over, beside):.0%} of that beside clients of another server, "
+        f"{_share(over, alone):.0%} of that without them; memory {memory[0]} MiB, "
+        f"at most {max(memory) - memory[0]} MiB more"
+    )
+    return broken_by_overload(over, beside, memory)
 
 
-async def goodput(traffic: Traffic, seconds: float, pid: int) -> list[str]:
-    """Four times the capacity; returns the promises that were broken."""
-    before, over, after = Phase("at capacity"), Phase("at 4 times that"), Phase("at capacity again")
+def broken_by_overload(over: Phase, capacity: Sequence[Phase], memory: list[int]) -> list[str]:
+    """The promises that an overload broke.
+
+    Args:
+        capacity: what it is compared with.
+        memory: of the server, meanwhile (MiB).
+    """
+    return _broken(
+        (_share(over, capacity) >= 0.95, "the goodput fell"),
+        (set(over.failures) <= {"429"}, f"not only 429: {dict(over.failures)}"),
+        (over.longest_wait_s <= _QUEUE_DEADLINE_S, "an accepted request waited beyond its deadline"),
+        (max(memory) - memory[0] <= 16, "the memory grew"),
+    )
+
+
+def _share(over: Phase, capacity: Sequence[Phase]) -> float:
+    return over.goodput / mean(phase.goodput for phase in capacity)
+
+
+@asynccontextmanager
+async def _memory_of(pid: int) -> AsyncIterator[list[int]]:
+    """A list to which a process's memory is added every second (MiB)."""
     memory: list[int] = []
 
     async def watch() -> None:
@@ -153,27 +107,11 @@ async def goodput(traffic: Traffic, seconds: float, pid: int) -> list[str]:
             memory.append(psutil.Process(pid).memory_info().rss >> 20)
             await asyncio.sleep(1)
 
-    async with AsyncExitStack() as stack:
-        await traffic.closed(_MAX_RUNNING, before, seconds / 2)
-        watching = asyncio.create_task(watch())
-        stack.callback(watching.cancel)
-        await traffic.open(4 * before.goodput / _MAX_TOKENS, over, seconds)
-    await traffic.closed(_MAX_RUNNING, after, seconds / 2)
-    for phase in (before, over, after):
-        refused = ", ".join(f"{count} x {what}" for what, count in phase.failures.items())
-        print(
-            f"{phase.name:18} goodput {phase.goodput:7.1f} tokens/s, {len(phase.answers)} answers, longest "
-            f"wait {phase.longest_wait_s:.1f} s{'; refused: ' if refused else ''}{refused}"
-        )
-    share = over.goodput / ((before.goodput + after.goodput) / 2)
-    grown = max(memory) - memory[0]
-    print(f"goodput {share:.0%} of that at capacity; memory {memory[0]} MiB, at most {grown} MiB more")
-    return _broken(
-        (share >= 0.95, "the goodput fell"),
-        (set(over.failures) <= {"429"}, f"not only 429: {dict(over.failures)}"),
-        (over.longest_wait_s <= _QUEUE_DEADLINE_S, "an accepted request waited beyond its deadline"),
-        (grown <= 16, "the memory grew"),
-    )
+    watching = asyncio.create_task(watch())
+    try:
+        yield memory
+    finally:
+        watching.cancel()
 
 
 async def flood(traffic: Traffic, seconds: float) -> list[str]:
@@ -187,45 +125,62 @@ async def flood(traffic: Traffic, seconds: float) -> list[str]:
     await asyncio.wait((task,))
     await traffic.closed(4, after, seconds / 2)
     for phase in (before, during, after):
-        gaps = phase.gaps_ms
         print(
-            f"{phase.name:18} gap between tokens p50 {_percentile(gaps, 50):6.1f} ms, "
-            f"p99 {_percentile(gaps, 99):6.1f} ms, {phase.goodput:.1f} tokens/s"
+            f"{phase.name:18} gap between tokens p50 {phase.gap_ms(50):6.1f} ms, "
+            f"p99 {phase.gap_ms(99):6.1f} ms, {phase.goodput:.1f} tokens/s"
         )
-    done, failed = flooding.answers, dict(flooding.failures)
-    longest = max((answer.prompt_tokens for answer in done), default=0)
-    print(f"the flood: {len(done)} prompts of up to {longest} tokens were run, {failed or 'none'} failed")
-    calm = _percentile(sorted(before.gaps_ms + after.gaps_ms), 99)
-    ratio = _percentile(during.gaps_ms, 99) / calm
-    print(f"p99 of the gap {ratio:.2f} times that of calm")
+    waits = [answer.ended - answer.sent for answer in flooding.answers]
+    longest = max((answer.prompt_tokens for answer in flooding.answers), default=0)
+    print(
+        f"the flood: {len(waits)} prompts of up to {longest} tokens were run, "
+        f"{median(waits or [0]):.1f} s each; {dict(flooding.failures) or 'none'} failed"
+    )
+    ratios = (f"p{percent} {_ratio(before, during, after, percent):.2f}" for percent in (50, 99))
+    print(f"the gap in times that of calm: {', '.join(ratios)}")
+    return broken_by_flood(before, during, after)
+
+
+def broken_by_flood(before: Phase, during: Phase, after: Phase) -> list[str]:
+    """The promises to others that a flood broke."""
     others = before.failures + during.failures + after.failures
-    return _broken((ratio <= 2, "the gap grew"), (not others, f"others failed: {dict(others)}"))
+    return _broken(
+        (_ratio(before, during, after, 99) <= 2, "the gap grew"),
+        (not others, f"others failed: {dict(others)}"),
+    )
+
+
+def _ratio(before: Phase, during: Phase, after: Phase, percent: float) -> float:
+    return during.gap_ms(percent) / percentile(sorted(before.gaps_ms + after.gaps_ms), percent)
 
 
 def _broken(*promises: tuple[bool, str]) -> list[str]:
     return [what for kept, what in promises if not kept]
 
 
-def _percentile(ordered: list[float], percent: float) -> float:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
-
-
-async def main(options: argparse.Namespace) -> Iterable[str]:
+async def measure(options: argparse.Namespace) -> Iterable[str]:
+    """Start what is needed and run what was chosen; returns the promises that were broken."""
     running = ("--log-level", "error", "--max-running", str(_MAX_RUNNING))
     async with own_server(*running, *_SERVE[options.what], *options.serve) as server:
         with closing(Client(server.url, api_key=None, timeout_s=60)) as client:
-            traffic = Traffic(server.url, await client.first_model())
-        if options.what == "goodput":
-            return await goodput(traffic, options.seconds, server.pid)
-        return await flood(traffic, options.seconds)
+            model = await client.first_model()
+        traffic = Traffic(server.url, model)
+        if options.what == "flood":
+            return await flood(traffic, options.seconds)
+        async with own_process("ops.refusing_server") as refusing:
+            return await goodput(traffic, Traffic(refusing.url, model), options.seconds, server.pid)
 
 
-if __name__ == "__main__":
+def main(arguments: list[str]) -> int:
+    """Returns the exit status: 1 where a promise was not kept."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("goodput", "flood"))
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--serve", type=shlex.split, default=[], help="options of radish serve, quoted")
-    broken = asyncio.run(main(parser.parse_args()))
+    broken = list(asyncio.run(measure(parser.parse_args(arguments))))
     for promise in broken:
         print(f"BROKEN: {promise}")
-    sys.exit(bool(broken))
+    return int(bool(broken))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -30,8 +30,15 @@ async def own_server(*options: str) -> AsyncIterator[OwnServer]:
     Raises:
         RuntimeError: it did not start; what it said is on stderr.
     """
+    async with own_process("app", "serve", "--port", "0", *options) as server:
+        yield server
+
+
+@asynccontextmanager
+async def own_process(module: str, *arguments: str) -> AsyncIterator[OwnServer]:
+    """Likewise any module that serves, and says where as the last word of its first line."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app", "serve", "--port", "0", *options), stdout=subprocess.PIPE
+        *(sys.executable, "-m", module, *arguments), stdout=subprocess.PIPE
     )
     assert process.stdout is not None
     try:
