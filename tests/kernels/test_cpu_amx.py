@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ import pytest
 from kernels.cpu import build
 from kernels.cpu.build import is_supported, library_path
 from kernels.cpu.runtime import Runtime
+from tests.kernels.isas import EMULATED
 
+ROOT = Path(__file__).parents[2]
 INSTRUCTIONS = re.compile(r"\t(ldtilecfg|tile\w+|tdp\w+)\b")
 USED = {"ldtilecfg", "tileloadd", "tilestored", "tilezero", "tilerelease", "tdpbssd", "tdpbf16ps"}
 
@@ -31,6 +35,38 @@ def test_builds_anywhere_with_the_instructions_themselves() -> None:
     assert instructions(library_path("amx")) >= USED
     if is_supported("avx512"):
         assert instructions(library_path("avx512")) == set()
+
+
+PRODUCTS = """
+import numpy as np
+from kernels.cpu import build
+from kernels.cpu.runtime import Runtime
+from tests.kernels.test_cpu_linear import ROWS, TARGETS, in_bfloat16, numbers, product, weight_of
+
+features = build._cpu_features() | {"amx_tile", "amx_int8", "amx_bf16"}
+build._cpu_features = lambda: features
+code = Runtime(2)
+assert code.isa == "amx"
+for kind, target in TARGETS.items():
+    weight = weight_of(kind, 333, 160)
+    other = Runtime(2, "amx-emulated" if kind == "bfloat16" else "avx512")
+    for rows in ROWS:
+        x = in_bfloat16(numbers(rows, 160, seed=rows))
+        assert np.array_equal(product(code, x, weight, target), product(other, x, weight, target))
+"""
+
+
+@pytest.mark.skipif(not EMULATED, reason="needs AVX-512 for what is not tiles")
+def test_machine_code(tmp_path: Path) -> None:
+    """The library itself, on the processor or else with its tiles' instructions decoded one by one."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    if not is_supported("amx"):
+        trap = tmp_path / "trap.so"
+        flags = ["-std=c++20", "-O2", "-mfma", "-ffp-contract=off", "-fPIC", "-shared"]
+        source = ROOT / "tests" / "kernels" / "amx_trap.cpp"
+        subprocess.run(["c++", *flags, "-I", str(build._SOURCES), str(source), "-o", str(trap)], check=True)
+        environment["LD_PRELOAD"] = str(trap)
+    subprocess.run([sys.executable, "-c", PRODUCTS], check=True, env=environment)
 
 
 def start_with(source: Path, before: str, after: str) -> int:
