@@ -8,7 +8,9 @@ head size         bytes of request line and headers, the trailers of a body in c
                   whatever else comes without being a piece of a body
 pipeline          requests that are sent before earlier ones were answered
 
-Trailers are read and dropped: what the headers decided stays decided. A response may ask in its scope, by
+Trailers are read and dropped: what the headers decided stays decided. A request that asks for another
+protocol is answered in this one (RFC 9110, section 7.8), with its body, which the parser would leave to that
+protocol: Java's client asks for HTTP/2 with every first request. A response may ask in its scope, by
 calling `HANG_UP`, that the connection closes after it.
 """
 
@@ -19,6 +21,7 @@ import logging
 from functools import partial
 from typing import Any
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from engine.config import Config
@@ -30,6 +33,7 @@ HANG_UP = "radish.hang_up"
 _MAX_HEAD = 64 * 1024
 _AROUND_HEADER = len(b": \r\n")
 _MAX_PIPELINE = 128
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _HEAD_TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
@@ -49,6 +53,10 @@ class Connection(HttpToolsProtocol):
         self._head_size = 0
         self._unparsed = 0
         """Bytes that came since the parser made anything of them."""
+        self._framing = b""
+        """The headers that say where a request's body ends."""
+        self._is_repeated = False
+        """Whether the parser is given a head whose request is known."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
@@ -60,14 +68,32 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
         self._unparsed += len(data)
-        super().data_received(data)
+        try:
+            self._parse(data)
+        except HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         if self.transport.is_closing():
             return
         if self._unparsed > _MAX_HEAD:
             self._refuse_head()
         elif len(self.pipeline) > _MAX_PIPELINE:
             self._drop(f"sent more than {_MAX_PIPELINE} requests before their answers")
+
+    def _parse(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                self.parser.feed_data(rest)
+            except HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+                self.parser = HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+                self._is_repeated = True
+                self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % self._framing)
+            else:
+                return
 
     def send_400_response(self, msg: str) -> None:
         if self._head_size > _MAX_HEAD:
@@ -76,21 +102,33 @@ class Connection(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def on_message_begin(self) -> None:
+        if self._is_repeated:
+            return
+        self._framing = b""
         self._in_head = True
         self._head_size = self._unparsed = 0
         self._await_more()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
+        if self._is_repeated:
+            return
         self._count_head(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_repeated:
+            return
+        if name.lower() in _FRAMING:
+            self._framing += b"%b: %b\r\n" % (name, value)
         self._count_head(len(name) + len(value) + _AROUND_HEADER)
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._is_repeated:
+            self._is_repeated = False
+            return
         self._in_head = False
         self._await_more()
         super().on_headers_complete()
@@ -102,6 +140,8 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._unparsed = 0
         self._end_receiving()
         super().on_message_complete()

@@ -158,6 +158,29 @@ async def test_the_head_of_the_live_feed_ends(locked: Served) -> None:
     assert await answers(locked, head + b"GET /health HTTP/1.1\r\n" + LAST) == [200, 200]
 
 
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY), CHUNKED + b"\r\n" + CHUNK + b"0\r\n\r\n"],
+    ids=["length", "chunks"],
+)
+@pytest.mark.parametrize("size", [1 << 20, 1, 90], ids=lambda size: f"pieces of {size}")
+async def test_an_upgrade_that_is_not_made_changes_nothing(locked: Served, body: bytes, size: int) -> None:
+    """Nor is it a way in, or to the requests behind it."""
+    data = POST + UPGRADE + body
+    data += b"GET /v1/models HTTP/1.1\r\n" + UPGRADE + b"\r\n"
+    data += b"GET /health HTTP/1.1\r\n" + LAST
+    async with raw_client(locked) as client, asyncio.timeout(10):
+        for start in range(0, len(data), size):
+            client.writer.write(data[start : start + size])
+            await asyncio.sleep(0)
+        text = await client.reader.read()
+    assert re.findall(rb"HTTP/1\.1 (\d{3})", text) == [b"200", b"401", b"200"]
+    assert b'"finish_reason":"length"' in text
+
+
 async def test_a_body_in_chunks_is_a_body(locked: Served) -> None:
     chunks = b"%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (10, BODY[:10], len(BODY) - 10, BODY[10:])
     assert await answers(locked, POST + b"Transfer-Encoding: chunked\r\n" + LAST + chunks) == [200]
