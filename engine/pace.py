@@ -21,6 +21,8 @@ _FRESH = 24
 """Steps after which one is spent on decoding alone if none was, to know how long that takes now."""
 _RECENT = 3
 """How many of those are remembered. Their median counts: one may have been held up by something else."""
+_LEAST_ADDED = 0.05
+"""Share of it that a chunk adds, for all that can be told: steps are not that even."""
 _COMPARABLE = 2
 """Steps with more than so many times the tokens that fit say nothing about the price of few."""
 _SHARE = 0.25
@@ -88,7 +90,8 @@ class Pace:
             self._decode_s.append(seconds)
             self._steps = 0
         elif self._decode_s and (not self._price.is_known or self._is_comparable(chunks)):
-            self._price.learn(chunks, max(seconds - median(self._decode_s), 1e-6))
+            decode_s = median(self._decode_s)
+            self._price.learn(chunks, max(seconds - decode_s, _LEAST_ADDED * decode_s))
 
     @property
     def _added_s(self) -> float:

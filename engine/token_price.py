@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 _KEPT = 63 / 64
 """Weight of a step against the one after it."""
-_OUTLIER = 4.0
-"""A step that took more than so many times what was expected was held up by something else; one that took so
-much less shows that what was known is of no use any more."""
+_TOO_DEAR = 4.0
+_TIMES = 2
+"""So many steps, one after another, that should have taken so many times as long: a step that was held up by
+something else is forgotten at once, while any that shows too low a price counts at once."""
 _DOUBLING = 4096.0
 """Tokens of context that double the price, as far as that is not measured..."""
 _SPREAD = 512.0
@@ -63,12 +64,10 @@ class TokenPrice:
         """A step ran `chunks`, which took `seconds` of its time."""
         tokens = sum(chunk.tokens for chunk in chunks)
         attended = sum(chunk.attended for chunk in chunks)
-        if self.is_known:
-            expected_s = self.cost_s(tokens, attended)
-            if seconds * _OUTLIER < expected_s:
-                self._forget()
-            else:
-                seconds = min(seconds, _OUTLIER * expected_s)
+        too_dear = self.cost_s(tokens, attended) > _TOO_DEAR * seconds
+        self._too_dear = self._too_dear + 1 if too_dear else 0
+        if self._too_dear == _TIMES:
+            self._forget()
         self._add(attended / tokens, seconds / tokens)
         self._fit()
 
@@ -76,6 +75,7 @@ class TokenPrice:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
         """Weighted sums over steps: of x, the context, of y, the time of a token, and of products."""
         self._own_s = self._context_s = 0.0
+        self._too_dear = 0
 
     def _add(self, context: float, token_s: float) -> None:
         self._weight = self._weight * _KEPT + 1

@@ -81,8 +81,8 @@ def test_a_fast_machine_is_not_held_back() -> None:
     pace = Pace(1.8, 512)
     decode(pace, 0.005)
     chunks = flood(pace, 100, 0.005, machine(1e-6))
-    assert chunks[0].tokens == 8, "nothing is known of it"
-    assert [chunk.tokens for chunk in chunks[:15]] == [8, 8, 16, 32, 64, 128, 256, *[512] * 8]
+    assert [chunk.tokens for chunk in chunks[:5]] == [8, 8, 16, 32, 64], "nothing is known of it"
+    assert {chunk.tokens for chunk in chunks[9:15]} == {512}
 
 
 def test_prompts_go_on_whatever_steps_take() -> None:
@@ -109,8 +109,22 @@ def test_a_slow_moment_is_forgotten() -> None:
     before = flood(pace, 60, 0.01, added)[-1].tokens
     pace.ran([], 3.0)
     pace.ran([Chunk(before, 0)], 3.0)
-    assert before // 2 <= fitting(pace) <= before
+    assert fitting(pace) == 8
     assert flood(pace, 30, 0.01, added)[-1].tokens == pytest.approx(before, rel=0.2)
+
+
+def test_uneven_steps_do_not_make_prompts_free() -> None:
+    """On a busy machine one that only decodes may take longer than those with a few tokens of a prompt."""
+    pace = Pace(1.8, 512)
+    decode(pace, 0.02)
+    for _ in range(3):
+        chunk = Chunk(fitting(pace), 0)
+        pace.plan(chunk)
+        pace.ran([chunk], 0.015)
+    chunks = flood(pace, 40, 0.01, machine(0.001))
+    assert max(chunk.tokens for chunk in chunks) <= 128
+    # As long as decoding is taken for so slow, 26 fit.
+    assert max(chunk.tokens for chunk in chunks[8:]) <= 28
 
 
 def test_other_prompts_say_nothing_about_small_chunks() -> None:
@@ -129,6 +143,7 @@ def test_paced_prompts_share_a_step() -> None:
     decode(pace, 0.01)
     added = machine(0.0001)
     flood(pace, 200, 0.01, added, prompt=512)
+    pace.plan(Chunk(100, 0))
     whole = fitting(pace)
     assert whole == pytest.approx(100, rel=0.05)
 
