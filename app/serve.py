@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shlex
@@ -47,6 +48,9 @@ def run(config: Config) -> int:
         app = create_app(engine, config, tracing)
         needs_key = bool(config.api_key) or config.api_key_file is not None
         chats = engine.tokenizer.chat_template is not None
+        # What is there by now stays; to look for garbage in it would stop every stream for 100 ms.
+        gc.collect()
+        gc.freeze()
         uvloop.run(
             serve(app, config, lambda url: _tell(url, engine.model_name, chats=chats, needs_key=needs_key))
         )

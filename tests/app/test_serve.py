@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
+import uvloop
 
 from app.__main__ import main
+from engine import load
+from tests.fakes import fake_engine
 
 
 def test_the_line_to_try_works_and_sigterm_ends_it() -> None:
@@ -70,6 +75,25 @@ def test_a_killed_server_starts_again_on_its_port() -> None:
                 assert alive == []
             finally:
                 process.kill()
+
+
+def test_garbage_is_not_looked_for_in_what_was_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = fake_engine()
+    frozen: list[int] = []
+
+    def run(serving: Coroutine[Any, Any, None]) -> None:
+        serving.close()
+        frozen.append(gc.get_freeze_count())
+
+    monkeypatch.setattr(load, "load_engine", lambda config, progress: engine)
+    monkeypatch.setattr(uvloop, "run", run)
+    tracked = len(gc.get_objects())
+    try:
+        assert main(["serve", "--port", "0"]) == 0
+    finally:
+        gc.unfreeze()
+        engine.compiler.close()
+    assert frozen[0] > tracked / 2
 
 
 def test_an_address_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
