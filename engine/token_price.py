@@ -44,6 +44,8 @@ class TokenPrice:
     """The regression. Nothing is known at first: then everything is free."""
 
     def __init__(self) -> None:
+        self._too_dear = 0
+        """Steps, the last ones, that showed too high a price."""
         self._forget()
 
     @property
@@ -67,6 +69,7 @@ class TokenPrice:
         too_dear = self.cost_s(tokens, attended) > _TOO_DEAR * seconds
         self._too_dear = self._too_dear + 1 if too_dear else 0
         if self._too_dear == _TIMES:
+            self._too_dear = 0
             self._forget()
         self._add(attended / tokens, seconds / tokens)
         self._fit()
@@ -75,7 +78,6 @@ class TokenPrice:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
         """Weighted sums over steps: of x, the context, of y, the time of a token, and of products."""
         self._own_s = self._context_s = 0.0
-        self._too_dear = 0
 
     def _add(self, context: float, token_s: float) -> None:
         self._weight = self._weight * _KEPT + 1
