@@ -293,7 +293,7 @@ TEXT = (
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("kv_dtype", "bound"), [(torch.bfloat16, 1e-3), (torch.int8, 1e-2)])
+@pytest.mark.parametrize(("kv_dtype", "bound"), [(torch.bfloat16, 1e-3), (torch.int8, 5e-2)])
 def test_rounded_pages_stay_close(shape: str, kv_dtype: torch.dtype, bound: float, isa: Isa) -> None:
     """Weights and activations in float32, so that only pages round: ragged rows, prefill and decode."""
     page_size, sizes = SHAPES[shape]

@@ -22,8 +22,7 @@ void attend_items(const Context& c, const Op& op, int thread) {
     attention.begin();
     for (int chunk = attention.first_chunk(); chunk < attention.end_chunk(); ++chunk) {
       attention.foresee(chunk + 1, next < count ? &items[next] : nullptr);
-      attention.run_chunk(chunk);
-      attention.merge(attention.partial());
+      attention.add_chunk(chunk);
     }
     attention.end();
     c.progress->done.fetch_add(1, std::memory_order_release);
@@ -44,8 +43,7 @@ void attend_chunks(const Context& c, const Op& op, int thread) {
     attention.open(items[i / chunks]);
     const int chunk = static_cast<int>(i % chunks);
     if (chunk < attention.first_chunk() || chunk >= attention.end_chunk()) continue;
-    attention.use_partial(state(i / chunks, chunk));
-    attention.run_chunk(chunk);
+    attention.run_chunk(chunk, state(i / chunks, chunk));
   }
   c.pool.barrier();
   for (int64_t i = thread; i < count; i += c.threads) {

@@ -21,18 +21,15 @@ class Attention {
         dim_(c.geometry.head_dim),
         carve_{c.scratch(thread).attention.data()},
         chunk_(c.geometry, carve_) {
-    partial_ = State::at(carve_.template take<float>(State::floats(kQueries, dim_)), kQueries);
     merged_ = State::at(carve_.template take<float>(State::floats(kQueries, dim_)), kQueries);
   }
 
   static int64_t scratch_bytes(int64_t dim) {
-    return Chunk::scratch_bytes(dim) + 2 * State::floats(kQueries, dim) * sizeof(float) + 2 * 64;
+    return Chunk::scratch_bytes(dim) + State::floats(kQueries, dim) * sizeof(float) + 64;
   }
 
   int first_chunk() const { return std::max(sight_.low / kChunk, item_.begin); }
   int end_chunk() const { return std::min((sight_.high + kChunk - 1) / kChunk, item_.end); }
-  const State& partial() const { return partial_; }
-  void use_partial(const State& state) { partial_ = state; }
 
   void open(const AttendItem& item) {
     item_ = item;
@@ -79,12 +76,18 @@ class Attention {
     }
   }
 
-  // The partial softmax over one chunk, in partial().
-  void run_chunk(int chunk) { chunk_.run(sight_, source_, chunk, partial_); }
+  // Adds a chunk to the item's softmax.
+  void add_chunk(int chunk) { chunk_.run(sight_, source_, chunk, merged_); }
+
+  // The softmax over one chunk alone.
+  void run_chunk(int chunk, const State& partial) {
+    partial.clear(sight_.count, dim_);
+    chunk_.run(sight_, source_, chunk, partial);
+  }
 
   // The state that earlier items left, or none yet.
   void begin() {
-    if (item_.begin == 0) return merged_.clear(sight_.count);
+    if (item_.begin == 0) return merged_.clear(sight_.count, dim_);
     for (int i = 0; i < sight_.count; ++i) merged_.copy(i, c_.carried, carried(i), dim_);
   }
 
@@ -102,7 +105,7 @@ class Attention {
   void write() {
     for (int i = 0; i < sight_.count; ++i) {
       char* out = c_.row<char>(op_.dst, tokens_[i]);
-      const F inverse = splat(1.0f / merged_.total[i]);
+      const F inverse = splat(1.0f / sum(load(merged_.total + i * kLanes)));
       for (int64_t d = 0; d < dim_; d += kLanes) {
         store_as(op_.dst_format, out, heads_[i] * dim_ + d, load(merged_.values + i * dim_ + d) * inverse);
       }
@@ -118,7 +121,7 @@ class Attention {
   Source source_{};
   Sight sight_{};
   int tokens_[kQueries], heads_[kQueries];
-  State partial_, merged_;
+  State merged_;
 };
 
 }  // namespace radish

@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "pages.h"
+#include "rows.h"
 #include "state.h"
 #include "vec.h"
 
@@ -42,8 +43,6 @@ class Upcoming {
   static constexpr int64_t kLine = kLanes * Pages::kPack * sizeof(T);
 
  public:
-  explicit operator bool() const { return known_; }
-
   // Tokens [begin, end) of a chunk. Blocks that pages hold in pieces are not fetched.
   void find(const Pages& pages, const Source& source, int begin, int end) {
     known_ = pages.block == kLanes && begin < end;
@@ -56,16 +55,23 @@ class Upcoming {
     }
   }
 
+  // Where a tile that reads `lines` is to fetch: the same lines when it need not.
   template <int NB>
-  AheadOf<NB> keys(int block) const {
+  AheadOf<NB> keys(bool wanted, int block, const T* const (&lines)[NB]) const {
     AheadOf<NB> ahead{{}, kLine};
-    for (int j = 0; j < NB; ++j) ahead.next[j] = keys_[block + j];
+    for (int j = 0; j < NB; ++j) {
+      ahead.next[j] = reinterpret_cast<const char*>(lines[j]);
+      if (wanted && known_) ahead.next[j] = keys_[block + j];
+    }
     return ahead;
   }
   template <int NB>
-  AheadOf<NB> values(int block, int64_t d, int64_t dim) const {
+  AheadOf<NB> values(bool wanted, int block, int64_t d, int64_t dim, const T* const (&lines)[NB]) const {
     AheadOf<NB> ahead{{}, dim / kLanes * kLine};
-    for (int j = 0; j < NB; ++j) ahead.next[j] = values_[block] + (d / kLanes + j) * kLine;
+    for (int j = 0; j < NB; ++j) {
+      ahead.next[j] = reinterpret_cast<const char*>(lines[j]);
+      if (wanted && known_) ahead.next[j] = values_[block] + (d / kLanes + j) * kLine;
+    }
     return ahead;
   }
 
@@ -73,6 +79,41 @@ class Upcoming {
   bool known_ = false;
   const char *keys_[kChunk / kLanes], *values_[kChunk / kLanes];
 };
+
+template <int MR, int NB>
+[[gnu::always_inline]] inline void clear(F (&acc)[MR][NB]) {
+  for (int m = 0; m < MR; ++m) {
+    for (int j = 0; j < NB; ++j) acc[m][j] = zero();
+  }
+}
+
+// Hides the scores of a query with keys outside [low, high) of a chunk, in blocks [first, last).
+inline void hide(float* scores, int low, int high, int first, int last) {
+  if (low <= first * kLanes && high >= last * kLanes) return;
+  for (int b = first; b < last; ++b) {
+    float* block = scores + b * kLanes;
+    store(block, keep(load(block), low - b * kLanes, high - b * kLanes, kNever));
+  }
+}
+
+// The largest score of each of MR queries, in blocks [first, last).
+template <int MR>
+inline void find_largest(const float* scores, int first, int last, float (&most)[kLanes]) {
+  F lanes[(MR + 3) / 4 * 4];
+  for (int m = 0; m < MR; ++m) {
+    lanes[m] = load(scores + m * kChunk + first * kLanes);
+    for (int b = first + 1; b < last; ++b) lanes[m] = max(lanes[m], load(scores + m * kChunk + b * kLanes));
+  }
+  for (int m = MR; m < (MR + 3) / 4 * 4; ++m) lanes[m] = lanes[0];
+  for (int m = 0; m < MR; m += 4) largest4({lanes[m], lanes[m + 1], lanes[m + 2], lanes[m + 3]}, most + m);
+}
+
+// The whole number next to it.
+template <int MR>
+inline void find_most(const float* scores, int first, int last, float (&most)[kLanes]) {
+  find_largest<MR>(scores, first, last, most);
+  store(most, nearest(load(most)));
+}
 
 template <class Mul>
 class Chunk {
@@ -83,16 +124,16 @@ class Chunk {
  public:
   Chunk(const Geometry& g, Carver& carve) : pages_(g), dim_(g.head_dim) {
     queries_ = carve.template take<T>(kQueries * dim_);
-    probs_ = carve.template take<T>(kQueries * kChunk);
-    scores_ = carve.template take<float>(kQueries * kChunk);
+    probs_ = carve.template take<T>(kHeadRows * kChunk);
+    scores_ = carve.template take<float>(kHeadRows * kChunk);
     staged_keys_ = carve.template take<T>(kChunk * dim_);
     staged_values_ = carve.template take<T>(kChunk * dim_);
     edges_ = carve.template take<T>(2 * kBlocks * dim_ * kPack);
   }
 
   static int64_t scratch_bytes(int64_t dim) {
-    const int64_t elements = kQueries * dim + kQueries * kChunk + 2 * kChunk * dim + 2 * kBlocks * dim * kPack;
-    return elements * sizeof(T) + kQueries * kChunk * sizeof(float) + 6 * 64;
+    const int64_t elements = kQueries * dim + kHeadRows * kChunk + 2 * kChunk * dim + 2 * kBlocks * dim * kPack;
+    return elements * sizeof(T) + kHeadRows * kChunk * sizeof(float) + 6 * 64;
   }
 
   // Takes a head's query from a row of the queries' buffer.
@@ -103,16 +144,19 @@ class Chunk {
   // Says what the next run will read, at most: tokens [begin, end) of one chunk.
   void foresee(const Source& source, int begin, int end) { upcoming_.find(pages_, source, begin, end); }
 
-  void run(const Sight& sight, const Source& source, int chunk, const State& out) {
+  // Adds a chunk to the softmax of all queries. A few of them at a time, so that scores stay in registers and L1.
+  void run(const Sight& sight, const Source& source, int chunk, const State& state) {
     const int start = chunk * kChunk;
     const int low = std::max(sight.low - start, 0), high = std::min(sight.high - start, kChunk);
     const int first = low / kLanes, last = (high + kLanes - 1) / kLanes;
     for (int b = first; b < last; ++b) locate(source, b, start + b * kLanes, sight.high);
-    score(sight, start, first, last);
-    for (int i = 0; i < sight.count; ++i) soften(i, first, last, out);
     cut(low, high);
     for (int i = 0; i < sight.count; i += kHeadRows) {
-      with_rows<kHeadRows>(std::min(kHeadRows, sight.count - i), [&]<int MR>() { weigh<MR>(i, out); });
+      with_rows<kHeadRows>(std::min(kHeadRows, sight.count - i), [&]<int MR>() {
+        score<MR>(sight, start, i, first, last);
+        const Scales<MR> scales = soften<MR>(i, even(first), even(last + kPack - 1), state);
+        weigh<MR>(i, scales, state);
+      });
     }
   }
 
@@ -142,59 +186,63 @@ class Chunk {
     }
   }
 
-  // Scores of all queries with blocks [first, last); kNever for keys a query does not see.
-  void score(const Sight& sight, int start, int first, int last) {
-    for (int i = 0; i < sight.count; i += kHeadRows) {
-      with_rows<kHeadRows>(std::min(kHeadRows, sight.count - i), [&]<int MR>() {
-        int b = first;
-        for (; b + kHeadVectors <= last; b += kHeadVectors) score_tile<MR, kHeadVectors>(sight, start, i, b);
-        for (; b < last; ++b) score_tile<MR, 1>(sight, start, i, b);
-      });
+  // Scores of MR queries with blocks [first, last); kNever for keys a query does not see.
+  template <int MR>
+  void score(const Sight& sight, int start, int query, int first, int last) {
+    int b = first;
+    for (; b + kHeadVectors <= last; b += kHeadVectors) score_tile<MR, kHeadVectors>(query, b);
+    for (; b + 2 <= last; b += 2) score_tile<MR, 2>(query, b);
+    for (; b < last; ++b) score_tile<MR, 1>(query, b);
+    for (int m = 0; m < MR; ++m) {
+      hide(scores_ + m * kChunk, sight.lows[query + m] - start, sight.highs[query + m] - start, even(first),
+           even(last + kPack - 1));
     }
   }
 
   template <int MR, int NB>
-  void score_tile(const Sight& sight, int start, int query, int block) {
+  void score_tile(int query, int block) {
     const T* lines[NB];
     for (int j = 0; j < NB; ++j) lines[j] = keys_[block + j];
     F acc[MR][NB];
+    clear(acc);
+    accumulate<Mul>(acc, queries_ + query * dim_, dim_, lines, kLanes * kPack, dim_ / kPack,
+                    upcoming_.template keys<NB>(query == 0, block, lines));
     for (int m = 0; m < MR; ++m) {
-      for (int j = 0; j < NB; ++j) acc[m][j] = zero();
-    }
-    const auto multiply = [&](auto ahead) {
-      accumulate<Mul>(acc, queries_ + query * dim_, dim_, lines, kLanes * kPack, dim_ / kPack, ahead);
-    };
-    if (query == 0 && upcoming_) {
-      multiply(upcoming_.template keys<NB>(block));
-    } else {
-      multiply(Ahead<0>{});
-    }
-    for (int m = 0; m < MR; ++m) {
-      for (int j = 0; j < NB; ++j) {
-        const int token = start + (block + j) * kLanes;
-        const int low = sight.lows[query + m] - token, high = sight.highs[query + m] - token;
-        float* out = scores_ + (query + m) * kChunk + (block + j) * kLanes;
-        store(out, low <= 0 && high >= kLanes ? acc[m][j] : keep(acc[m][j], low, high, kNever));
-      }
+      for (int j = 0; j < NB; ++j) store(scores_ + m * kChunk + (block + j) * kLanes, acc[m][j]);
     }
   }
 
-  // Softmax numerators of one query.
-  void soften(int query, int first, int last, const State& out) {
-    const float* scores = scores_ + query * kChunk;
-    T* probs = probs_ + query * kChunk;
-    F most = splat(kNever);
-    for (int b = first; b < last; ++b) most = max(most, load(scores + b * kLanes));
-    const float top = largest(most);
-    const F base = splat(top == kNever ? 0.0f : top);
-    F total = zero();
-    for (int b = first; b < last; ++b) {
-      const F p = exp2(load(scores + b * kLanes) - base);
-      total = total + p;
-      store_as<Mul>(probs + b * kLanes, p);
+  // Sums take what fills a line together: two blocks of bfloat16, from an even one on whatever queries see.
+  static int even(int block) { return block / kPack * kPack; }
+
+  // Softmax numerators of MR queries.
+  template <int MR>
+  Scales<MR> soften(int query, int first, int last, const State& state) {
+    float most[kLanes] = {};
+    find_most<MR>(scores_, first, last, most);
+    Scales<MR> scales;
+    scales.raise(state.most + query, most);
+    T one[kPack];
+    for (T& element : one) element = kPack == 1 ? T(1) : T(0x3f80);
+    const typename Mul::Broadcast ones = Mul::broadcast(one);
+    for (int m = 0; m < MR; ++m) {
+      const float* scores = scores_ + m * kChunk;
+      T* probs = probs_ + m * kChunk;
+      const F base = splat(std::max(most[m], kLeast));
+      F total = zero();
+      for (int b = first; b < last; b += kPack) {
+        T* p = probs + b * kLanes;
+        const F x = load(scores + b * kLanes) - base;
+        if constexpr (kPack == 1) {
+          store(p, exp2(x));
+        } else {
+          store_bf16(p, exp2_rough(x), exp2_rough(load(scores + (b + 1) * kLanes) - base));
+        }
+        total = Mul::dot(total, ones, Mul::line(p));  // as rounded: what values are weighted by
+      }
+      scales.add(m, state.total + (query + m) * kLanes, total);
     }
-    out.most[query] = top;
-    out.total[query] = sum(total);
+    return scales;
   }
 
   // Cuts tokens [low, high) of the chunk into segments. A pair of which one token is outside is copied
@@ -228,33 +276,27 @@ class Chunk {
 
   // Values weighted by the probabilities of MR queries.
   template <int MR>
-  void weigh(int query, const State& out) {
+  void weigh(int query, const Scales<MR>& scales, const State& state) {
     int64_t d = 0;
-    for (; d + kHeadVectors * kLanes <= dim_; d += kHeadVectors * kLanes) weigh_tile<MR, kHeadVectors>(query, d, out);
-    for (; d < dim_; d += kLanes) weigh_tile<MR, 1>(query, d, out);
+    for (; d + kHeadVectors * kLanes <= dim_; d += kHeadVectors * kLanes) {
+      weigh_tile<MR, kHeadVectors>(query, d, scales, state);
+    }
+    for (; d < dim_; d += kLanes) weigh_tile<MR, 1>(query, d, scales, state);
   }
 
   template <int MR, int NB>
-  void weigh_tile(int query, int64_t d, const State& out) {
+  void weigh_tile(int query, int64_t d, const Scales<MR>& scales, const State& state) {
     F acc[MR][NB];
-    for (int m = 0; m < MR; ++m) {
-      for (int j = 0; j < NB; ++j) acc[m][j] = zero();
-    }
-    for (int s = 0; s < segments_; ++s) {
+    clear(acc);
+    int s = 0;
+    do {  // there is at least one
       const T* lines[NB];
       for (int j = 0; j < NB; ++j) lines[j] = segment_[s].values + (d + j * kLanes) * kPack;
-      const auto multiply = [&](auto ahead) {
-        accumulate<Mul>(acc, probs_ + query * kChunk + segment_[s].token, kChunk, lines, dim_ * kPack,
-                        segment_[s].steps, ahead);
-      };
-      if (query == 0 && upcoming_) {
-        multiply(upcoming_.template values<NB>(segment_[s].token / kLanes, d, dim_));
-      } else {
-        multiply(Ahead<0>{});
-      }
-    }
+      accumulate<Mul>(acc, probs_ + segment_[s].token, kChunk, lines, dim_ * kPack, segment_[s].steps,
+                      upcoming_.template values<NB>(query == 0, segment_[s].token / kLanes, d, dim_, lines));
+    } while (++s < segments_);
     for (int m = 0; m < MR; ++m) {
-      for (int j = 0; j < NB; ++j) store(out.values + (query + m) * dim_ + d + j * kLanes, acc[m][j]);
+      for (int j = 0; j < NB; ++j) scales.add(m, state.values + (query + m) * dim_ + d + j * kLanes, acc[m][j]);
     }
   }
 

@@ -1,13 +1,13 @@
 // The partial softmax of some queries over one chunk of keys, for int8 pages.
 //
-// Queries and probabilities become numbers of 15 bits, of which a product takes the upper and the lower
-// half in turn: as many products as bfloat16 needs, over half the bytes, and nothing is lost beyond what
-// the pages lost. Within a chunk sums are whole numbers; unwritten tokens count for nothing because their
-// scores never are and their probabilities are 0.
+// Queries become int8 with a scale each, and so do, within a chunk, the probabilities times the scales of the
+// values they weigh: sums are whole numbers. Unwritten tokens count for nothing because their scores never
+// are and their probabilities are 0. (Quantised queries and keys: Zhang et al., SageAttention, 2024.)
 #pragma once
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "abi.h"
 #include "chunk.h"
@@ -21,70 +21,60 @@ namespace radish {
 class ChunkQ8 {
   static constexpr int kPack = PageQ8::kPack;
   static constexpr int kBlocks = kChunk / kLanes;
-  static constexpr int kPairs = kHeadRows > 1 ? kHeadRows / 2 : 1;  // queries of a tile, two halves each
-  static constexpr float kUpper = 128.0f;                           // what one of the upper half is worth
-  static constexpr float kMost = 127.0f * kUpper;
 
  public:
   ChunkQ8(const Geometry& g, Carver& carve) : pages_(g), dim_(g.head_dim) {
-    queries_ = carve.take<int8_t>(2 * kQueries * dim_);
-    probs_ = carve.take<int8_t>(2 * kQueries * kChunk);
-    scores_ = carve.take<float>(kQueries * kChunk);
+    queries_ = carve.take<int8_t>(kQueries * dim_);
+    probs_ = carve.take<uint8_t>(kHeadRows * kChunk);
+    scores_ = carve.take<float>(kHeadRows * kChunk);
     staged_keys_ = carve.take<uint8_t>(kChunk * dim_);
     staged_values_ = carve.take<uint8_t>(kChunk * dim_);
   }
 
   static int64_t scratch_bytes(int64_t dim) {
-    return 2 * kQueries * (dim + kChunk) + kQueries * kChunk * sizeof(float) + 2 * kChunk * dim +
-           5 * 64;
+    return kQueries * dim + kHeadRows * kChunk * (1 + sizeof(float)) + 2 * kChunk * dim + 5 * 64;
   }
 
   void load_query(int i, const char* row, int head) {
     const float* query = reinterpret_cast<const float*>(row) + head * dim_;
-    query_[i] = halve(query, dim_, queries_ + 2 * i * dim_, dim_);
+    F most = zero(), total = zero();  // whole numbers, exact in float32
+    for (int64_t d = 0; d < dim_; d += kLanes) most = max(most, abs(load(query + d)));
+    const float step = largest(most) / 127.0f;
+    const F inverse = splat(step > 0.0f ? 1.0f / step : 0.0f);
+    for (int64_t d = 0; d < dim_; d += kLanes) {
+      const F code = nearest(max(min(load(query + d) * inverse, splat(127.0f)), splat(-127.0f)));
+      store_i8(queries_ + i * dim_ + d, code);
+      total = total + code;
+    }
+    query_[i] = {step, -128 * static_cast<int32_t>(sum(total))};
   }
 
   void foresee(const Source& source, int begin, int end) { upcoming_.find(pages_, source, begin, end); }
 
-  void run(const Sight& sight, const Source& source, int chunk, const State& out) {
+  void run(const Sight& sight, const Source& source, int chunk, const State& state) {
     const int start = chunk * kChunk;
     const int low = std::max(sight.low - start, 0), high = std::min(sight.high - start, kChunk);
     const int first = low / kLanes, last = (high + kLanes - 1) / kLanes;
     for (int b = first; b < last; ++b) {
       locate(source, b, start + b * kLanes, sight.high);
-      store(value_scales_ + b * kLanes, keep(load(value_scales_ + b * kLanes), low - b * kLanes, high - b * kLanes, 0.0f));
+      float* scales = value_scales_ + b * kLanes;
+      store(scales, keep(load(scales), low - b * kLanes, high - b * kLanes, 0.0f));
     }
-    for (int i = 0; i < sight.count; i += kPairs) {
-      with_rows<kPairs>(std::min(kPairs, sight.count - i), [&]<int MP>() { score<MP>(sight, start, i, first, last); });
-    }
-    for (int i = 0; i < sight.count; ++i) soften(i, first, last, out);
-    for (int i = 0; i < sight.count; i += kPairs) {
-      with_rows<kPairs>(std::min(kPairs, sight.count - i), [&]<int MP>() { weigh<MP>(i, first, last, out); });
+    for (int i = 0; i < sight.count; i += kHeadRows) {
+      with_rows<kHeadRows>(std::min(kHeadRows, sight.count - i), [&]<int MR>() {
+        score<MR>(sight, start, i, first, last);
+        const Scales<MR> scales = soften<MR>(i, first, last, state);
+        weigh<MR>(i, first, last, scales, state);
+      });
     }
   }
 
  private:
-  // A vector as whole numbers of 15 bits: each is step * (128 * upper + lower).
-  struct Halves {
+  // A query as int8: each number is step * code.
+  struct Codes {
     float step;
-    int32_t upper_start, lower_start;  // what takes back the 128 that codes in pages are shifted by
+    int32_t start;  // what takes back the 128 that codes in pages are shifted by: -128 * their sum
   };
-
-  static Halves halve(const float* x, int64_t count, int8_t* upper, int64_t stride) {
-    F most = zero(), uppers = zero(), lowers = zero();
-    for (int64_t i = 0; i < count; i += kLanes) most = max(most, abs(load(x + i)));
-    const float step = largest(most) / kMost;
-    const F inverse = splat(step > 0.0f ? 1.0f / step : 0.0f);
-    for (int64_t i = 0; i < count; i += kLanes) {
-      const F whole = nearest(max(min(load(x + i) * inverse, splat(kMost)), splat(-kMost)));
-      const F high = nearest(whole * splat(1.0f / kUpper)), low = whole - high * splat(kUpper);
-      store_i8(upper + i, high);
-      store_i8(upper + stride + i, low);
-      uppers = uppers + high;
-      lowers = lowers + low;
-    }
-    return {step, -128 * static_cast<int32_t>(sum(uppers)), -128 * static_cast<int32_t>(sum(lowers))};
-  }
 
   // Finds block b of the chunk, whose first token is `token`; gathers it when pages hold it in pieces.
   void locate(const Source& source, int b, int token, int end) {
@@ -113,130 +103,127 @@ class ChunkQ8 {
     }
   }
 
-  template <int MR, int NB, class Fetch>
-  [[gnu::always_inline]] static void multiply(I (&acc)[MR][NB], const int8_t* a, int64_t row_stride,
+  template <class Mul, int MR, int NB, class A, class Fetch>
+  [[gnu::always_inline]] static void multiply(I (&acc)[MR][NB], const A* a, int64_t row_stride,
                                               const uint8_t* const (&b)[NB], int64_t step_stride, int64_t steps,
                                               Fetch ahead) {
     for (int64_t s = 0; s < steps; ++s) {
       ahead.fetch(s);
-      MulQ8::Line line[NB];
+      typename Mul::Line line[NB];
 #pragma GCC unroll 16
-      for (int j = 0; j < NB; ++j) line[j] = MulQ8::line(b[j] + s * step_stride);
+      for (int j = 0; j < NB; ++j) line[j] = Mul::line(b[j] + s * step_stride);
 #pragma GCC unroll 16
       for (int m = 0; m < MR; ++m) {
-        const MulQ8::Broadcast x = MulQ8::broadcast(a + m * row_stride + s * kPack);
+        const typename Mul::Broadcast x = Mul::broadcast(a + m * row_stride + s * kPack);
 #pragma GCC unroll 16
-        for (int j = 0; j < NB; ++j) acc[m][j] = MulQ8::dot(acc[m][j], x, line[j]);
+        for (int j = 0; j < NB; ++j) acc[m][j] = Mul::dot(acc[m][j], x, line[j]);
       }
     }
   }
 
-  template <int MP, int NB>
-  [[gnu::always_inline]] static void start(I (&acc)[2 * MP][NB], const Halves* halves) {
-    for (int m = 0; m < MP; ++m) {
-      for (int j = 0; j < NB; ++j) {
-        acc[2 * m][j] = MulQ8::start(halves[m].upper_start);
-        acc[2 * m + 1][j] = MulQ8::start(halves[m].lower_start);
-      }
-    }
-  }
-
-  static F join(const I& upper, const I& lower) {
-    return fma(MulQ8::to_float(upper), splat(kUpper), MulQ8::to_float(lower));
-  }
-
-  // Scores of MP queries with blocks [first, last); kNever for keys a query does not see.
-  template <int MP>
+  // Scores of MR queries with blocks [first, last); kNever for keys a query does not see.
+  template <int MR>
   void score(const Sight& sight, int start, int query, int first, int last) {
     int b = first;
-    for (; b + kHeadVectors <= last; b += kHeadVectors) score_tile<MP, kHeadVectors>(sight, start, query, b);
-    for (; b < last; ++b) score_tile<MP, 1>(sight, start, query, b);
+    for (; b + kHeadVectors <= last; b += kHeadVectors) score_tile<MR, kHeadVectors>(query, b);
+    for (; b + 2 <= last; b += 2) score_tile<MR, 2>(query, b);
+    for (; b < last; ++b) score_tile<MR, 1>(query, b);
+    for (int m = 0; m < MR; ++m) {
+      hide(scores_ + m * kChunk, sight.lows[query + m] - start, sight.highs[query + m] - start, first, last);
+    }
   }
 
-  template <int MP, int NB>
-  void score_tile(const Sight& sight, int start_token, int query, int block) {
+  template <int MR, int NB>
+  void score_tile(int query, int block) {
     const uint8_t* lines[NB];
     for (int j = 0; j < NB; ++j) lines[j] = keys_[block + j];
-    I acc[2 * MP][NB];
-    start<MP, NB>(acc, query_ + query);
-    const auto run = [&](auto ahead) {
-      multiply(acc, queries_ + 2 * query * dim_, dim_, lines, kLanes * kPack, dim_ / kPack, ahead);
-    };
-    if (query == 0 && upcoming_) {
-      run(upcoming_.keys<NB>(block));
-    } else {
-      run(Ahead<0>{});
+    I acc[MR][NB];
+    for (int m = 0; m < MR; ++m) {
+      for (int j = 0; j < NB; ++j) acc[m][j] = MulQ8::start(query_[query + m].start);
     }
-    for (int m = 0; m < MP; ++m) {
-      for (int j = 0; j < NB; ++j) {
-        const int inside = (block + j) * kLanes, token = start_token + inside;
-        const F scale = load(key_scales_ + inside) * splat(query_[query + m].step);
-        const F score = join(acc[2 * m][j], acc[2 * m + 1][j]) * scale;
-        store(scores_ + (query + m) * kChunk + inside,
-              keep(score, sight.lows[query + m] - token, sight.highs[query + m] - token, kNever));
+    multiply<MulQ8>(acc, queries_ + query * dim_, dim_, lines, kLanes * kPack, dim_ / kPack,
+             upcoming_.keys<NB>(query == 0, block, lines));
+    for (int j = 0; j < NB; ++j) {
+      const F scale = load(key_scales_ + (block + j) * kLanes);
+      for (int m = 0; m < MR; ++m) {
+        store(scores_ + m * kChunk + (block + j) * kLanes,
+              MulQ8::to_float(acc[m][j]) * (scale * splat(query_[query + m].step)));
       }
     }
   }
 
-  // Softmax numerators of one query, times the scales of the values they will weigh.
-  void soften(int query, int first, int last, const State& out) {
-    float* scores = scores_ + query * kChunk;
-    F most = splat(kNever);
-    for (int b = first; b < last; ++b) most = max(most, load(scores + b * kLanes));
-    const float top = largest(most);
-    const F base = splat(top == kNever ? 0.0f : top);
-    F total = zero();
-    for (int b = first; b < last; ++b) {
-      const F p = exp2(load(scores + b * kLanes) - base);
-      total = total + p;
-      store(scores + b * kLanes, p * load(value_scales_ + b * kLanes));
+  // Softmax numerators of MR queries, times the scales of the values they will weigh.
+  template <int MR>
+  Scales<MR> soften(int query, int first, int last, const State& state) {
+    float most[kLanes] = {}, heaviest[kLanes] = {};
+    find_most<MR>(scores_, first, last, most);
+    Scales<MR> scales;
+    scales.raise(state.most + query, most);
+    for (int m = 0; m < MR; ++m) {
+      float* scores = scores_ + m * kChunk;
+      const F base = splat(std::max(most[m], kLeast));
+      F total = zero();
+      for (int b = first; b < last; ++b) {
+        const F p = exp2_rough(load(scores + b * kLanes) - base);
+        total = total + p;
+        store(scores + b * kLanes, p * load(value_scales_ + b * kLanes));
+      }
+      scales.add(m, state.total + (query + m) * kLanes, total);
     }
-    out.most[query] = top;
-    out.total[query] = sum(total);
-    prob_[query] = halve(scores + first * kLanes, (last - first) * kLanes, probs_ + 2 * query * kChunk + first * kLanes, kChunk);
+    find_largest<MR>(scores_, first, last, heaviest);
+    for (int m = 0; m < MR; ++m) {
+      // The least float keeps the inverse a number when all values are zero.
+      const float step = std::max(heaviest[m] / MulWeights::kMost, std::numeric_limits<float>::min());
+      const F inverse = splat(1.0f / step);
+      for (int b = first; b < last; ++b) {
+        const int at = m * kChunk + b * kLanes;
+        store_u8(probs_ + at, min(load(scores_ + at) * inverse, splat(MulWeights::kMost)));
+      }
+      prob_step_[m] = step;
+    }
+    return scales;
   }
 
-  // Values weighted by the probabilities of MP queries.
-  template <int MP>
-  void weigh(int query, int first, int last, const State& out) {
+  // Values weighted by the probabilities of MR queries.
+  template <int MR>
+  void weigh(int query, int first, int last, const Scales<MR>& scales, const State& state) {
     int64_t d = 0;
     for (; d + kHeadVectors * kLanes <= dim_; d += kHeadVectors * kLanes) {
-      weigh_tile<MP, kHeadVectors>(query, d, first, last, out);
+      weigh_tile<MR, kHeadVectors>(query, d, first, last, scales, state);
     }
-    for (; d < dim_; d += kLanes) weigh_tile<MP, 1>(query, d, first, last, out);
+    for (; d < dim_; d += kLanes) weigh_tile<MR, 1>(query, d, first, last, scales, state);
   }
 
-  template <int MP, int NB>
-  void weigh_tile(int query, int64_t d, int first, int last, const State& out) {
-    I acc[2 * MP][NB];
-    start<MP, NB>(acc, prob_ + query);
-    for (int b = first; b < last; ++b) {
+  template <int MR, int NB>
+  void weigh_tile(int query, int64_t d, int first, int last, const Scales<MR>& scales, const State& state) {
+    I acc[MR][NB];
+    for (int m = 0; m < MR; ++m) {
+      for (int j = 0; j < NB; ++j) acc[m][j] = MulQ8::start(0);
+    }
+    int b = first;
+    do {  // there is at least one
       const uint8_t* lines[NB];
       for (int j = 0; j < NB; ++j) lines[j] = values_[b] + (d + j * kLanes) * kPack;
-      const auto run = [&](auto ahead) {
-        multiply(acc, probs_ + 2 * query * kChunk + b * kLanes, kChunk, lines, dim_ * kPack, kLanes / kPack, ahead);
-      };
-      if (query == 0 && upcoming_) {
-        run(upcoming_.values<NB>(b, d, dim_));
-      } else {
-        run(Ahead<0>{});
-      }
-    }
-    for (int m = 0; m < MP; ++m) {
+      multiply<MulWeights>(acc, probs_ + b * kLanes, kChunk, lines, dim_ * kPack, kLanes / kPack,
+               upcoming_.values<NB>(query == 0, b, d, dim_, lines));
+    } while (++b < last);
+    for (int m = 0; m < MR; ++m) {
       for (int j = 0; j < NB; ++j) {
-        store(out.values + (query + m) * dim_ + d + j * kLanes,
-              join(acc[2 * m][j], acc[2 * m + 1][j]) * splat(prob_[query + m].step));
+        scales.add(m, state.values + (query + m) * dim_ + d + j * kLanes,
+                   MulQ8::to_float(acc[m][j]) * splat(prob_step_[m]));
       }
     }
   }
 
   const Pages<PageQ8> pages_;
   const int64_t dim_;
-  int8_t *queries_, *probs_;  // [queries][2][..] upper and lower halves
+  int8_t* queries_;
+  uint8_t* probs_;
   float* scores_;
   uint8_t *staged_keys_, *staged_values_;
   Upcoming<Pages<PageQ8>> upcoming_;
-  Halves query_[kQueries], prob_[kQueries];
+  Codes query_[kQueries];
+  float prob_step_[kHeadRows];
   const uint8_t *keys_[kBlocks], *values_[kBlocks];
   float key_scales_[kChunk], value_scales_[kChunk];
 };

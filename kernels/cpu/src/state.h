@@ -19,46 +19,61 @@ namespace radish {
 constexpr int kChunk = 128;    // tokens
 constexpr int kQueries = 48;   // query vectors of an item at most
 constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr float kLeast = -1e30f;  // less than any score, but a number
 
-// A partial softmax of some queries.
-struct State {
-  float* most;    // [queries] largest score, log2 units; kNever: no key seen
-  float* total;   // [queries] sum of 2^(score - most)
-  float* values;  // [queries][head_dim] values weighted by 2^(score - most)
+// Powers of two that bring the sums of MR queries so far, and what is added, to the larger of their `most`.
+template <int MR>
+struct Scales {
+  float before[kLanes], added[kLanes];
 
-  static int64_t floats(int64_t queries, int64_t head_dim) { return queries * (head_dim + 2); }
-  static State at(float* memory, int64_t queries) {
-    return {memory, memory + queries, memory + 2 * queries};
+  // Raises most[MR] to those of a part. Whole vectors of both are read.
+  void raise(float* most, const float* part) {
+    const F old = load(most), other = load(part), larger = max(old, other);
+    const F base = max(larger, splat(kLeast));  // a number also when no key was seen
+    store(before, exp2(old - base));
+    store(added, exp2(other - base));
+    store_first(most, larger, MR);
   }
 
-  void clear(int count) const { std::fill(most, most + count, kNever); }
+  // Adds to sums of query m.
+  [[gnu::always_inline]] void add(int m, float* sums, F part) const {
+    store(sums, fma(part, splat(added[m]), load(sums) * splat(before[m])));
+  }
+};
+
+// A softmax of some queries over the keys seen so far. Scores are in log2 units and numerators relative to a
+// whole number, so that bringing two partials to the same one is exact, and sums stay apart by lane until
+// the end.
+struct State {
+  float* most;    // [queries] the whole number next to the largest score; kNever: no key seen
+  float* total;   // [queries][kLanes] sums of 2^(score - most)
+  float* values;  // [queries][head_dim] values weighted by 2^(score - most)
+
+  static int64_t floats(int64_t queries, int64_t head_dim) { return queries * (head_dim + kLanes + 1); }
+  static State at(float* memory, int64_t queries) {
+    return {memory, memory + queries, memory + queries * (kLanes + 1)};
+  }
+
+  void clear(int count, int64_t dim) const {
+    std::fill(most, most + count, kNever);
+    std::memset(total, 0, count * kLanes * sizeof(float));
+    std::memset(values, 0, count * dim * sizeof(float));
+  }
 
   // Takes query j of another state for query i of this one.
   void copy(int64_t i, const State& from, int64_t j, int64_t dim) const {
     most[i] = from.most[j];
-    total[i] = from.total[j];
+    std::memcpy(total + i * kLanes, from.total + j * kLanes, kLanes * sizeof(float));
     std::memcpy(values + i * dim, from.values + j * dim, dim * sizeof(float));
   }
 
-  // Adds a later chunk's partial for the first `count` queries.
+  // Adds a later partial for the first `count` queries.
   void merge(const State& part, int count, int64_t dim) const {
     for (int i = 0; i < count; ++i) {
-      if (part.most[i] == kNever) continue;
-      if (most[i] == kNever) {
-        copy(i, part, i, dim);
-        continue;
-      }
-      float* into = values + i * dim;
-      const float* from = part.values + i * dim;
-      const float highest = std::max(most[i], part.most[i]);
-      const F old_scale = exp2(splat(most[i] - highest)), new_scale = exp2(splat(part.most[i] - highest));
-      for (int64_t d = 0; d < dim; d += kLanes) {
-        store(into + d, fma(load(from + d), new_scale, load(into + d) * old_scale));
-      }
-      float lanes[kLanes];
-      store(lanes, fma(splat(part.total[i]), new_scale, splat(total[i]) * old_scale));
-      total[i] = lanes[0];
-      most[i] = highest;
+      Scales<1> scales;
+      scales.raise(most + i, part.most + i);
+      scales.add(0, total + i * kLanes, load(part.total + i * kLanes));
+      for (int64_t d = 0; d < dim; d += kLanes) scales.add(0, values + i * dim + d, load(part.values + i * dim + d));
     }
   }
 };

@@ -57,6 +57,11 @@ inline float largest(F x) {
   return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
 }
 
+// The largest lane of each of four vectors.
+inline void largest4(const F (&x)[4], float* out) {
+  for (int i = 0; i < 4; ++i) out[i] = largest(x[i]);
+}
+
 // Lanes [low, high) of x; `other` in the rest.
 inline F keep(F x, int low, int high, float other) {
   const __m256i first = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -94,6 +99,20 @@ inline F nearest(F x) {
   constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {{_mm256_round_ps(x.v[0], mode), _mm256_round_ps(x.v[1], mode)}};
 }
+// x times 2^n, n rounded down, from -126 (0 below) to 127; 0 when n is -infinity.
+inline F scale2_floor(F x, F n) {
+  for (int i = 0; i < 2; ++i) {
+    const __m256 whole = _mm256_floor_ps(n.v[i]);
+    const __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127)), 23);
+    const __m256 inside = _mm256_cmp_ps(whole, _mm256_set1_ps(-126.0f), _CMP_GE_OQ);
+    x.v[i] = _mm256_and_ps(_mm256_mul_ps(x.v[i], _mm256_castsi256_ps(bits)), inside);
+  }
+  return x;
+}
+// x less the whole number below it; no number when x is -infinity.
+inline F fraction(F x) {
+  return {{_mm256_sub_ps(x.v[0], _mm256_floor_ps(x.v[0])), _mm256_sub_ps(x.v[1], _mm256_floor_ps(x.v[1]))}};
+}
 inline F zero_below(F x, F test, float bound) {
   for (int i = 0; i < 2; ++i) {
     x.v[i] = _mm256_and_ps(x.v[i], _mm256_cmp_ps(test.v[i], _mm256_set1_ps(bound), _CMP_GE_OQ));
@@ -122,6 +141,10 @@ inline void store_bf16(uint16_t* p, F x) {
   const __m256i mixed = _mm256_packus_epi32(round_bf16(x.v[0]), round_bf16(x.v[1]));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(mixed, 0xd8));
 }
+inline void store_bf16(uint16_t* p, F x, F y) {
+  store_bf16(p, x);
+  store_bf16(p + 16, y);
+}
 // Lanes rounded to the nearest whole number (ties to even), which must fit int8.
 inline void store_i8(int8_t* p, F x) {
   const __m256i words = _mm256_permute4x64_epi64(
@@ -129,6 +152,9 @@ inline void store_i8(int8_t* p, F x) {
   const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
+
+// The same of lanes from 0 to 127.
+inline void store_u8(uint8_t* p, F x) { store_i8(reinterpret_cast<int8_t*>(p), x); }
 
 [[gnu::always_inline]] inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
@@ -209,6 +235,12 @@ struct MulQ8 {
     return acc;
   }
   static F to_float(const I& acc) { return {{_mm256_cvtepi32_ps(acc.v[0]), _mm256_cvtepi32_ps(acc.v[1])}}; }
+};
+
+// The same of numbers 0..127, and nothing has to be taken back.
+struct MulWeights : MulQ8 {
+  static constexpr float kMost = 127.0f;
+  static Broadcast broadcast(const uint8_t* p) { return MulQ8::broadcast(reinterpret_cast<const int8_t*>(p)); }
 };
 
 // The same with codes 0..15, two to a byte: maddubs takes them as they are.

@@ -40,6 +40,18 @@ inline F abs(F a) { return {_mm512_abs_ps(a.v)}; }
 inline float sum(F x) { return _mm512_reduce_add_ps(x.v); }
 inline float largest(F x) { return _mm512_reduce_max_ps(x.v); }
 
+// The largest lane of each of four vectors.
+inline void largest4(const F (&x)[4], float* out) {
+  const __m512 low01 = _mm512_unpacklo_ps(x[0].v, x[1].v), high01 = _mm512_unpackhi_ps(x[0].v, x[1].v);
+  const __m512 low23 = _mm512_unpacklo_ps(x[2].v, x[3].v), high23 = _mm512_unpackhi_ps(x[2].v, x[3].v);
+  const __m512d pairs01 = _mm512_castps_pd(_mm512_max_ps(low01, high01));
+  const __m512d pairs23 = _mm512_castps_pd(_mm512_max_ps(low23, high23));
+  const __m512 fours = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(pairs01, pairs23)),
+                                     _mm512_castpd_ps(_mm512_unpackhi_pd(pairs01, pairs23)));
+  const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(fours), _mm512_extractf32x8_ps(fours, 1));
+  _mm_storeu_ps(out, _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)));
+}
+
 // Lanes [low, high) of x; `other` in the rest.
 inline F keep(F x, int low, int high, float other) {
   const uint32_t below_high = high >= 16 ? 0xffffu : high <= 0 ? 0u : (1u << high) - 1;
@@ -54,6 +66,10 @@ inline F keep_bits(F x, uint32_t bits, float other) {
 
 // 2^n for the whole number n in each lane, times x.
 inline F scale2(F x, F n) { return {_mm512_scalef_ps(x.v, n.v)}; }
+// The same for any n, rounded down; 0 when n is -infinity.
+inline F scale2_floor(F x, F n) { return {_mm512_scalef_ps(x.v, n.v)}; }
+// x less the whole number below it; 0 when x is -infinity.
+inline F fraction(F x) { return {_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
 inline F nearest(F x) { return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 inline F zero_below(F x, F test, float bound) {
   return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(test.v, _mm512_set1_ps(bound), _CMP_GE_OQ), x.v)};
@@ -69,8 +85,16 @@ inline F load_f16(const uint16_t* p) {
 inline void store_bf16(uint16_t* p, F x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.v)));
 }
+inline void store_bf16(uint16_t* p, F x, F y) {
+  _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y.v, x.v)));
+}
 // Lanes rounded to the nearest whole number (ties to even), which must fit int8.
 inline void store_i8(int8_t* p, F x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
+}
+
+// The same of lanes that fit uint8.
+inline void store_u8(uint8_t* p, F x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
 }
 
@@ -123,6 +147,19 @@ struct MulQ8 {
     return acc;
   }
   static F to_float(I acc) { return {_mm512_cvtepi32_ps(acc.v)}; }
+};
+
+// The same of numbers 0..255, taken as uint8, while codes become int8: nothing has to be taken back.
+struct MulWeights {
+  using Line = __m512i;
+  using Broadcast = __m512i;
+  static constexpr float kMost = 255.0f;
+  static Line line(const uint8_t* p) { return _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128)); }
+  static Broadcast broadcast(const uint8_t* p) { return MulQ8::broadcast(reinterpret_cast<const int8_t*>(p)); }
+  static I dot(I acc, Broadcast a, Line b) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(acc.v) : "v"(a), "v"(b));
+    return acc;
+  }
 };
 
 // The same with codes 0..15, two to a byte, which need no correction.

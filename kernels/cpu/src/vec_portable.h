@@ -71,6 +71,11 @@ inline float largest(const F& x) {
   return result;
 }
 
+// The largest lane of each of four vectors.
+inline void largest4(const F (&x)[4], float* out) {
+  for (int i = 0; i < 4; ++i) out[i] = largest(x[i]);
+}
+
 // Lanes [low, high) of x; `other` in the rest.
 inline F keep(const F& x, int low, int high, float other) {
   return each([&](int i) { return i >= low && i < high ? x.v[i] : other; });
@@ -93,6 +98,17 @@ inline F scale2(const F& x, const F& n) {
 inline F nearest(const F& x) {
   return each([&](int i) { return std::nearbyint(x.v[i]); });
 }
+// x times 2^n, n rounded down, from -126 (0 below) to 127; 0 when n is -infinity.
+inline F scale2_floor(const F& x, const F& n) {
+  return each([&](int i) {
+    const float whole = std::floor(n.v[i]);
+    return whole >= -126.0f ? std::ldexp(x.v[i], static_cast<int>(whole)) : 0.0f;
+  });
+}
+// x less the whole number below it; no number when x is -infinity.
+inline F fraction(const F& x) {
+  return each([&](int i) { return x.v[i] - std::floor(x.v[i]); });
+}
 inline F zero_below(const F& x, const F& test, float bound) {
   return each([&](int i) { return test.v[i] >= bound ? x.v[i] : 0.0f; });
 }
@@ -110,9 +126,18 @@ inline void store_bf16(uint16_t* p, const F& x) {
     p[i] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // nearest even
   }
 }
+inline void store_bf16(uint16_t* p, const F& x, const F& y) {
+  store_bf16(p, x);
+  store_bf16(p + 16, y);
+}
 // Lanes rounded to the nearest whole number (ties to even), which must fit int8.
 inline void store_i8(int8_t* p, const F& x) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(std::nearbyint(x.v[i]));
+}
+
+// The same of lanes that fit uint8.
+inline void store_u8(uint8_t* p, const F& x) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(std::nearbyint(x.v[i]));
 }
 
 [[gnu::always_inline]] inline void prefetch(const void* p) { __builtin_prefetch(p); }
@@ -185,6 +210,19 @@ struct MulQ8 {
   }
   static F to_float(const I& acc) {
     return each([&](int i) { return static_cast<float>(acc.v[i]); });
+  }
+};
+
+// The same of numbers 0..255, and nothing has to be taken back.
+struct MulWeights : MulQ8 {
+  using Broadcast = const uint8_t*;
+  static constexpr float kMost = 255.0f;
+  static Broadcast broadcast(const uint8_t* p) { return p; }
+  static I dot(I acc, Broadcast a, const Line& b) {
+    for (int i = 0; i < 16; ++i) {
+      for (int k = 0; k < 4; ++k) acc.v[i] += a[k] * (b.v[4 * i + k] - 128);
+    }
+    return acc;
   }
 };
 
