@@ -134,8 +134,8 @@ async def create_response(state: AppState, body: bytes) -> Exchange:
         raise bad_request("stream_options needs stream to be true.", "stream_options")
     given = request.stream_options or ResponsesStreamOptions()
     refuse_unsupported(given, within="stream_options.")
-    earlier = _earlier(state, request)
-    messages = [*earlier, *messages_of(request.input)]
+    earlier, nbytes = _earlier(state, request)
+    messages, nbytes = [*earlier, *messages_of(request.input)], nbytes + len(body)
     identity = Identity.new("resp_", state.model_name)
     try:
         chat = await submit_chat(
@@ -147,15 +147,16 @@ async def create_response(state: AppState, body: bytes) -> Exchange:
 
     def keep(response: Response) -> Response:
         whole = [*messages, *messages_of_output(response.output)]
+        size = nbytes + len(msgspec.json.encode(response.output))
         if background:
-            return state.responses.finish(response, whole)
+            return state.responses.finish(response, whole, size)
         if store:
-            state.responses.put(StoredResponse(response, whole))
+            state.responses.put(StoredResponse(response, whole, size))
         return response
 
     draft = _draft(request, identity, store=store, background=background)
     if background:
-        state.responses.put(StoredResponse(draft, messages))
+        state.responses.put(StoredResponse(draft, messages, nbytes))
     reply = ResponsesReply(draft, chat.splitter(), state.engine.tokenizer, keep)
     # In the background every stream can be gone on with, and lives as long as the response is being made.
     options = StreamOptions(continuous_usage_stats=True, resumable=given.resumable and not background)
@@ -181,16 +182,16 @@ async def cancel_response(request: Request) -> http.Response:
     return json_response(stored.response)
 
 
-def _earlier(state: AppState, request: ResponsesRequest) -> list[Message]:
-    """The conversation so far; instructions are not part of it."""
+def _earlier(state: AppState, request: ResponsesRequest) -> tuple[list[Message], int]:
+    """The conversation so far, and its bytes; instructions are not part of it."""
     if request.previous_response_id is None:
-        return []
+        return [], 0
     stored = state.responses.get(request.previous_response_id, "previous_response_id")
     if stored.response.status not in ("completed", "incomplete"):
         raise bad_request(
             f"The response is {stored.response.status}; it cannot be gone on from.", "previous_response_id"
         )
-    return stored.messages
+    return stored.messages, stored.nbytes
 
 
 def _chat_request(request: ResponsesRequest, messages: list[Message]) -> ChatRequest:

@@ -34,6 +34,8 @@ _MOST_RESPONSES = 1024
 _MOST_STREAMS = 256
 _MOST_MESSAGES = 32 * 1024
 """Of all responses that are kept to be retrieved or gone on from."""
+_RESPONSES_BYTES = 256 << 20
+"""Of the requests and answers behind them."""
 _INLINE_BYTES = 64 * 1024
 """A body up to this size is decoded on the loop: that takes less than the way to another thread and back."""
 
@@ -48,7 +50,9 @@ class AppState:
         self.started_at = int(time.time())
         self.draining = asyncio.Event()
         """Set once the server was told to stop."""
-        self.responses = ResponseStore(capacity=_MOST_RESPONSES, max_messages=_MOST_MESSAGES)
+        self.responses = ResponseStore(
+            capacity=_MOST_RESPONSES, max_messages=_MOST_MESSAGES, max_bytes=_RESPONSES_BYTES
+        )
         self.streams = StreamStore(capacity=_MOST_STREAMS, retention_s=config.resume_timeout)
         tokenizer = engine.tokenizer
         self._template = ChatTemplate(tokenizer)

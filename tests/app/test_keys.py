@@ -208,6 +208,18 @@ async def test_a_stored_response_is_its_keys_own() -> None:
         assert (await served.http.get(path, headers=bearer(ALICE))).json()["id"] == made.json()["id"]
 
 
+async def test_who_keeps_many_responses_loses_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(api_key=(ALICE, BOB)) as served:
+        monkeypatch.setattr(served.state.responses, "_capacity", 3)
+        body = {"model": "fake", "input": "x", "max_output_tokens": 1}
+        paths: list[tuple[str, str]] = []
+        for key in (ALICE, BOB, BOB, BOB, BOB):
+            made = await served.http.post("/v1/responses", json=body, headers=bearer(key))
+            paths.append((key, f"/v1/responses/{made.json()['id']}"))
+        found = [(await served.http.get(path, headers=bearer(key))).status_code for key, path in paths]
+        assert found == [200, 404, 404, 200, 200]
+
+
 async def test_what_happened_to_a_request_is_its_keys_own() -> None:
     """While it runs and afterwards; the ids of all are on the live page."""
     async with serving(api_key=(ALICE, BOB)) as served:

@@ -241,6 +241,19 @@ async def test_only_so_many_are_kept(served: Served, monkeypatch: pytest.MonkeyP
     assert found == [404, 404, 200, 200, 200]
 
 
+async def test_only_so_many_bytes_are_kept(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what a conversation took altogether, whatever fields it came in."""
+    monkeypatch.setattr(served.state.responses, "_max_bytes", served.state.responses._nbytes + 10_000)
+    body = {"model": "fake", "input": "x", "max_output_tokens": 1, "metadata": {"note": "x" * 3000}}
+    ids: list[str | None] = [None]
+    for _ in range(3):
+        body["previous_response_id"] = ids[-1]
+        ids.append((await served.post("responses", body)).json()["id"])
+    found = [(await served.http.get(f"/v1/responses/{id_}")).status_code for id_ in ids[1:]]
+    assert found == [404, 404, 200]
+    await served.http.delete(f"/v1/responses/{ids[-1]}")
+
+
 async def test_a_failure_is_the_last_event(served: Served) -> None:
     served.runner.fails = lambda batch: True
     response = await served.post("responses", {"model": "fake", "input": "x", "stream": True})
