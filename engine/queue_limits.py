@@ -80,8 +80,8 @@ class QueueLimits:
         if claim.queue_timeout_s is None or not waiting:
             return
         order = (time.monotonic() + claim.priority * self._config.priority_aging, 0)
-        places = waiting.ahead(claim.tenant, order) + claim.choices
-        wait_s = self.drain_rate.wait_s(places)
+        places = waiting.ahead(claim.tenant, order) + claim.choices - self._scheduler.free_places
+        wait_s = self.drain_rate.wait_s(max(0, places))
         late_s = wait_s - _SURE * claim.queue_timeout_s
         if late_s > 0:
             message = f"a new request would wait for about {wait_s:.0f} s"

@@ -99,6 +99,8 @@ class Scheduler:
         self._short = max_batch_tokens // 2
         """Tokens to run, at most, of what counts as a short prompt."""
         self._reserve = OutputReserve(pool.page_size)
+        self._places = max_running
+        """How many sequences can run: fewer where pages ran out for more."""
         self.waiting = WaitingQueue()
         self.running: dict[int, Sequence] = {}
 
@@ -125,6 +127,7 @@ class Scheduler:
             plan.budget += kept
         self._schedule_all(prompts, plan)
         self._admit(plan)
+        self._places = len(self.running) if len(self.waiting) else self._max_running
         self._reserve.decay()
         return plan if plan.rows else None
 
@@ -169,7 +172,12 @@ class Scheduler:
     @property
     def is_full(self) -> bool:
         """Whether a new sequence has to wait for another to end."""
-        return len(self.waiting) > 0 or len(self.running) >= self._max_running
+        return len(self.waiting) >= self.free_places
+
+    @property
+    def free_places(self) -> int:
+        """How many of those that wait will start with the next plan, as far as that is known."""
+        return max(0, self._places - len(self.running))
 
     def page_counts(self) -> PageCounts:
         """Pages by state."""

@@ -195,6 +195,27 @@ async def test_what_would_wait_too_long_is_refused_at_once() -> None:
         assert {output.text for (output,) in outputs} == {hashed_text("x", 1)}
 
 
+async def test_what_starts_at_once_is_not_refused() -> None:
+    """Where all end together, their successors wait for the next plan only, however slow the ends are."""
+    async with running(max_running=4, num_pages=256) as (engine, runner):
+        runner.pause()
+        requests = [engine.submit(generate_request("x", max_tokens=1), request_id="a") for _ in range(5)]
+        await until(lambda: engine.load().running == 4)
+        engine._queue_limits.drain_rate = rate = DrainRate(time.monotonic(), 4)
+        rate._long.seconds, rate._long.ended = 40.0, 10.0
+        claim = Claim(tenant="", choices=1, priority=0, queue_timeout_s=10.0)
+        with pytest.raises(QueueFullError, match="would wait for about 8 s"):
+            engine.check_room(claim)
+        for request in requests[:3]:
+            engine.abort(request)
+        engine.check_room(claim)
+        engine.check_room(replace(claim, choices=3))
+        with pytest.raises(QueueFullError, match="would wait for about 7 s"):
+            engine.check_room(replace(claim, choices=4))
+        runner.resume()
+        await asyncio.gather(*map(collect, requests))
+
+
 async def test_a_request_may_be_refused_before_its_prompt_is_known() -> None:
     """By what is sure of it: each reason counts once, and an urgent one is let in where others are not."""
     limits = {"max_running": 1, "max_waiting": 8, "max_waiting_tokens": 64, "num_pages": 256}
