@@ -39,9 +39,12 @@ def test_builds_anywhere_with_the_instructions_themselves() -> None:
 
 PRODUCTS = """
 import numpy as np
+import torch
 from kernels.cpu import build
 from kernels.cpu.runtime import Runtime
 from tests.kernels.test_cpu_linear import ROWS, TARGETS, in_bfloat16, numbers, product, weight_of
+from tests.models.random_models import random_model
+from tests.models.test_native import NativeSequences, ids
 
 features = build._cpu_features() | {"amx_tile", "amx_int8", "amx_bf16"}
 build._cpu_features = lambda: features
@@ -53,6 +56,14 @@ for kind, target in TARGETS.items():
     for rows in ROWS:
         x = in_bfloat16(numbers(rows, 160, seed=rows))
         assert np.array_equal(product(code, x, weight, target), product(other, x, weight, target))
+
+model = random_model(dtype=torch.bfloat16, num_heads=3, num_kv_heads=1, head_dim=80)
+steps = [{0: ids(40, 211, seed=1), 1: ids(150, 211, seed=2)}, {0: [3], 1: [4]}]
+results = []
+for isa in ("amx", "amx-emulated"):
+    sequences = NativeSequences(model, num_pages=30, page_size=16, isa=isa)
+    results.append([sequences.step(rows) for rows in steps])
+assert all(torch.equal(*pair) for pair in zip(*results))
 """
 
 

@@ -292,9 +292,15 @@ TEXT = (
 )
 
 
+ROUNDED = [(torch.bfloat16, 1e-3), (torch.int8, 5e-2)]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("kv_dtype", "bound"), [(torch.bfloat16, 1e-3), (torch.int8, 5e-2)])
-def test_rounded_pages_stay_close(shape: str, kv_dtype: torch.dtype, bound: float, isa: Isa) -> None:
+@pytest.mark.parametrize(
+    ("isa", "kv_dtype", "bound"),
+    [(isa, *case) for isa in supported_isas() for case in ROUNDED] + [(isa, *ROUNDED[0]) for isa in EMULATED],
+)
+def test_rounded_pages_stay_close(shape: str, isa: Isa, kv_dtype: torch.dtype, bound: float) -> None:
     """Weights and activations in float32, so that only pages round: ragged rows, prefill and decode."""
     page_size, sizes = SHAPES[shape]
     model = random_model(**sizes)

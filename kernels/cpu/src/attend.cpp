@@ -1,4 +1,5 @@
 // How threads share out the attention of a step. No way changes what a query computes.
+#include "amx_chunk.h"
 #include "attention.h"
 #include "operations.h"
 #include "rows.h"
@@ -76,7 +77,11 @@ struct PagesOf<kF32> {
 template <>
 struct PagesOf<kBF16> {
   using Mul = MulBF16;
+#if RADISH_AMX
+  using Chunk = AmxChunk;
+#else
   using Chunk = radish::Chunk<MulBF16>;
+#endif
 };
 template <>
 struct PagesOf<kQ8> {

@@ -115,8 +115,10 @@ inline void find_most(const float* scores, int first, int last, float (&most)[kL
   store(most, nearest(load(most)));
 }
 
-template <class Mul>
+// `kRows` queries are scored and weigh values together.
+template <class Mul, int kRows = kHeadRows>
 class Chunk {
+ protected:
   using T = typename Mul::T;
   static constexpr int kPack = Mul::kPack;
   static constexpr int kBlocks = kChunk / kLanes;
@@ -124,16 +126,16 @@ class Chunk {
  public:
   Chunk(const Geometry& g, Carver& carve) : pages_(g), dim_(g.head_dim) {
     queries_ = carve.template take<T>(kQueries * dim_);
-    probs_ = carve.template take<T>(kHeadRows * kChunk);
-    scores_ = carve.template take<float>(kHeadRows * kChunk);
+    probs_ = carve.template take<T>(kRows * kChunk);
+    scores_ = carve.template take<float>(kRows * kChunk);
     staged_keys_ = carve.template take<T>(kChunk * dim_);
     staged_values_ = carve.template take<T>(kChunk * dim_);
     edges_ = carve.template take<T>(2 * kBlocks * dim_ * kPack);
   }
 
   static int64_t scratch_bytes(int64_t dim) {
-    const int64_t elements = kQueries * dim + kHeadRows * kChunk + 2 * kChunk * dim + 2 * kBlocks * dim * kPack;
-    return elements * sizeof(T) + kHeadRows * kChunk * sizeof(float) + 6 * 64;
+    const int64_t elements = kQueries * dim + kRows * kChunk + 2 * kChunk * dim + 2 * kBlocks * dim * kPack;
+    return elements * sizeof(T) + kRows * kChunk * sizeof(float) + 6 * 64;
   }
 
   // Takes a head's query from a row of the queries' buffer.
@@ -151,8 +153,8 @@ class Chunk {
     const int first = low / kLanes, last = (high + kLanes - 1) / kLanes;
     for (int b = first; b < last; ++b) locate(source, b, start + b * kLanes, sight.high);
     cut(low, high);
-    for (int i = 0; i < sight.count; i += kHeadRows) {
-      with_rows<kHeadRows>(std::min(kHeadRows, sight.count - i), [&]<int MR>() {
+    for (int i = 0; i < sight.count; i += kRows) {
+      with_rows<kRows>(std::min(kRows, sight.count - i), [&]<int MR>() {
         score<MR>(sight, start, i, first, last);
         const Scales<MR> scales = soften<MR>(i, even(first), even(last + kPack - 1), state);
         weigh<MR>(i, scales, state);
@@ -160,7 +162,7 @@ class Chunk {
     }
   }
 
- private:
+ protected:
   // Consecutive value lines that one loop of products runs over.
   struct Segment {
     const T* values;
