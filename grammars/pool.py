@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,10 +15,14 @@ import msgspec
 from grammars.base import GrammarError, GrammarTooComplexError
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
-from grammars.worker import Checked, Refused, Setup
+from grammars.worker import Checked, Refused, Setup, Task
 
 _START_TIMEOUT_S = 60.0
 _MEMORY_BYTES = 2 << 30
+_WAIT = 2
+"""A constraint may take so many times its processor time by the clock, where others compute too."""
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+"""Threads beside the one that compiles would only take address space, which has a ceiling."""
 
 
 class WorkerPool:
@@ -43,22 +48,22 @@ class WorkerPool:
         self._closed = False
 
     def check(self, constraint: Constraint, timeout_s: float) -> Checked:
-        """Have a constraint lowered and tried out; blocks.
+        """Have a constraint lowered and tried out in so much processor time; blocks.
 
         Raises:
             GrammarError: refused, too slow, or it took the process down.
         """
         worker = self._worker()
+        too_slow = f"grammar too complex: not compiled within {timeout_s:g} s"
         try:
-            answer = worker.ask(msgspec.msgpack.encode(constraint), timeout_s)
+            answer = worker.ask(msgspec.msgpack.encode(Task(constraint, timeout_s)), _WAIT * timeout_s)
         except TimeoutError as error:
             self._discard(worker)
-            raise GrammarTooComplexError(
-                f"grammar too complex: not compiled within {timeout_s:g} s"
-            ) from error
+            raise GrammarTooComplexError(too_slow) from error
         except (EOFError, OSError) as error:
+            if self._discard(worker) == -signal.SIGPROF:
+                raise GrammarTooComplexError(too_slow) from error
             # Native code that is refused memory ends its process; whatever else did, this may be the reason.
-            self._discard(worker)
             raise GrammarTooComplexError(
                 f"grammar too complex: compiling it ended the process, which has {self._memory}"
             ) from error
@@ -96,11 +101,12 @@ class WorkerPool:
                 raise GrammarTooComplexError("the process that compiles grammars did not start") from error
         return worker
 
-    def _discard(self, worker: _Worker) -> None:
+    def _discard(self, worker: _Worker) -> int:
+        """Let go of a worker; gives its exit code."""
         self._mine.worker = None
         with self._lock:
             self._workers.discard(worker)
-        worker.kill()
+        return worker.kill()
 
 
 class _Worker:
@@ -116,7 +122,7 @@ class _Worker:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"},
+                env={**os.environ, "PYTHONPATH": path, **_ONE_THREAD},
             )
 
     def ask(self, request: bytes, timeout_s: float) -> bytes:
@@ -126,7 +132,8 @@ class _Worker:
             raise TimeoutError
         return self._connection.recv_bytes()
 
-    def kill(self) -> None:
+    def kill(self) -> int:
+        """End the process if it has not ended; gives its exit code."""
         self._process.kill()
-        self._process.wait()
         self._connection.close()
+        return self._process.wait()

@@ -1,16 +1,22 @@
 """Compiles grammars in a process of its own, which may be killed and has a memory ceiling.
 
-The parent sends a `Setup`, waits for an empty answer, then sends one `Constraint` after another and gets
-a `Checked` or a `Refused` for each. A schema is untrusted input and native code cannot be interrupted:
-whatever it does to this process, the server stays up.
+The parent sends a `Setup`, waits for an empty answer, then sends one `Task` after another and gets a
+`Checked` or a `Refused` for each. A schema is untrusted input and native code cannot be interrupted:
+whatever it does to this process, the server stays up. Nor do streams wait for it: who asks for much
+gets what processor time others leave.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 import pickle
 import random
 import resource
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
@@ -24,6 +30,18 @@ from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
 
 _PROBE_STEPS = 64
+_NICE = 15
+_ALLOWANCE_S = 0.25
+"""So long a worker may compile as everybody else computes; then it is nice."""
+_EARNED = 0.05
+"""Seconds of that it earns a second."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A constraint, and the processor time it may take; this process ends when it takes more."""
+
+    constraint: Constraint
+    timeout_s: float
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -111,18 +129,51 @@ def serve(connection: Connection) -> None:
         _greedy(setup.token_bytes),
     )
     vocabulary.tokenizer  # noqa: B018 (built before the first constraint's clock runs)
+    gc.freeze()  # what is there stays, so no collection need go through it
     connection.send_bytes(b"")
+    allowance = _Allowance()
     while True:
         try:
             request = connection.recv_bytes()
         except EOFError:
             return
-        connection.send_bytes(msgspec.msgpack.encode(_answer(request, vocabulary)))
+        task = msgspec.msgpack.decode(request, type=Task)
+        # Where nobody handles its signal, the timer ends the process, whatever native code is at.
+        signal.setitimer(signal.ITIMER_PROF, task.timeout_s)
+        answer = allowance.run(lambda task=task: _answer(task.constraint, vocabulary))  # type: ignore[misc]
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        connection.send_bytes(msgspec.msgpack.encode(answer))
 
 
-def _answer(request: bytes, vocabulary: Vocabulary) -> Checked | Refused:
+class _Allowance:
+    """Runs one piece of work after another, each in a thread that becomes nice when it takes too long.
+
+    The steps of the model come to a halt when one of their threads waits for a processor; a thread that
+    became nice cannot take it back, so each piece gets a new one.
+    """
+
+    def __init__(self) -> None:
+        self._left = _ALLOWANCE_S
+        self._since = time.monotonic()
+
+    def run(self, work: Callable[[], Checked | Refused]) -> Checked | Refused:
+        answers: list[Checked | Refused] = []
+        started = time.monotonic()
+        self._left = min(_ALLOWANCE_S, self._left + _EARNED * (started - self._since))
+        thread = threading.Thread(target=lambda: answers.append(work()), daemon=True)
+        thread.start()
+        thread.join(self._left)
+        if thread.is_alive() and thread.native_id is not None:
+            os.setpriority(os.PRIO_PROCESS, thread.native_id, _NICE)
+        thread.join()
+        self._since = time.monotonic()
+        self._left = max(0.0, self._left - (self._since - started))
+        return answers[0]
+
+
+def _answer(constraint: Constraint, vocabulary: Vocabulary) -> Checked | Refused:
     try:
-        return check(msgspec.msgpack.decode(request, type=Constraint), vocabulary)
+        return check(constraint, vocabulary)
     except GrammarError as error:
         return Refused(error.message, error.pointer, error.keyword)
     except RecursionError:

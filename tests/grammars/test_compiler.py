@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +17,7 @@ from grammars.llg import LlgGrammar
 from grammars.lower import lower
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
+from grammars.worker import Refused, _Allowance
 from tests.grammars.driver import accepts, feed
 
 INTEGER = Constraint.json_schema({"type": "integer"})
@@ -147,3 +151,21 @@ def test_running_out_of_lexer_fuel_stays_with_one_sequence(vocabulary: Vocabular
 async def test_a_grammar_that_is_too_slow_to_follow_is_refused(compiler: Compiler) -> None:
     with pytest.raises(GrammarError, match="too many"):
         await compiler.compile(_many_words(5000))
+
+
+def test_who_takes_long_leaves_the_processor_to_others() -> None:
+    allowance = _Allowance()
+
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def long() -> Refused:
+        before = priority()
+        while priority() == before:
+            time.sleep(0.001)
+        return Refused(f"{before} {priority()}")
+
+    normal = priority()
+    assert allowance.run(lambda: Refused(str(priority()))) == Refused(str(normal))
+    assert allowance.run(long) == Refused(f"{normal} 15")
+    assert priority() == normal
