@@ -14,10 +14,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine.params import SamplingParams
+from engine.params import GREEDY_BELOW, SamplingParams
 from engine.stream import TokenLogprob
 
 Int32 = npt.NDArray[np.int32]
@@ -25,9 +26,8 @@ Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleRow:
-    """One sequence that samples in this step."""
+class SampleRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One sequence that samples in this step. Made by the thousand a second."""
 
     key: int
     """Identifies the sequence's penalty state, from its first sample to its release."""
@@ -42,6 +42,18 @@ class SampleRow:
     """How many of `tokens` were known when the step was planned."""
     forbidden: frozenset[int] = frozenset()
     """Token ids impossible in this step (end of sequence before `min_tokens`)."""
+
+    @property
+    def takes_likeliest(self) -> bool:
+        """Whether, unless a grammar forbids it, the token of the model's largest logit is taken and nothing
+        else of the logits is wanted."""
+        params = self.params
+        return (
+            params.temperature < GREEDY_BELOW
+            and params.logprobs is None
+            and not (params.has_penalties or params.logit_bias or self.forbidden)
+            and not (params.allowed_token_ids or params.bad_words)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

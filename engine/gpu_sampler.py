@@ -8,7 +8,8 @@ from torch import Tensor
 
 from engine.batch import Masks, SampleRow
 from engine.logprobs import Measure
-from engine.sampler import GREEDY_BELOW, Sampler
+from engine.params import GREEDY_BELOW
+from engine.sampler import Sampler
 from kernels.gpu.logprobs import logprobs
 from kernels.gpu.mask import apply_mask
 from kernels.gpu.penalties import Adjustments, adjust

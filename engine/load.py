@@ -73,18 +73,20 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     progress("Reserving memory", 0.0)
     model: Model
     if isinstance(loaded, NativeModel):
-        model = NativeDecoder(
+        model = native = NativeDecoder(
             replace(loaded, spec=spec), num_pages=num_pages, page_size=config.page_size, kv_dtype=kv_dtype
         )
+        sampler: Sampler = NativeSampler(spec.vocab_size, loaded.runtime, lambda: native.likeliest)
     else:
         kv = KVCache.allocate(spec, num_pages, config.page_size, kv_dtype, device)
         model = _replayed(Decoder(spec, loaded.weights, kv), config.max_running, progress)
+        sampler = _sampler(spec.vocab_size, device)
     # Last, because it starts a process that nobody would end if something above failed.
     compiler = _compiler(config, tokenizer, loaded.spec.vocab_size)
     compiler.warm_up()
     return Engine(
         config=config,
-        runner=ModelRunner(model, _sampler(spec.vocab_size, device, laid), device),
+        runner=ModelRunner(model, sampler, device),
         compiler=compiler,
         tokenizer=tokenizer,
         model_name=config.served_model_name or (path.resolve().name if path.is_dir() else path.stem),
@@ -178,9 +180,7 @@ def _replayed(decoder: Decoder, max_running: int, progress: Callable[[str, float
         raise ConfigError(f"device: {error}") from error
 
 
-def _sampler(vocab_size: int, device: torch.device, native: NativeModel | None) -> Sampler:
-    if native is not None:
-        return NativeSampler(vocab_size, native.runtime)
+def _sampler(vocab_size: int, device: torch.device) -> Sampler:
     if device.type == "cpu":
         return Sampler(vocab_size)
     from engine.gpu_sampler import GpuSampler  # noqa: PLC0415  # imports Triton, which a CPU does without

@@ -3,49 +3,152 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.batch import Masks, SampleRow
+from engine.batch import Batch, Masks, SampleRow
 from engine.drawing import uniform
-from engine.sampler import GREEDY_BELOW, Sampler
-from kernels.cpu.abi import Draw, SampleJob
+from engine.models.native import NOT_SOUGHT
+from engine.params import GREEDY_BELOW
+from engine.sampler import Sampler
+from kernels.cpu.abi import Draw, LogprobJob, SampleJob
 from kernels.cpu.runtime import Runtime
+
+_Ids = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.uint32]
 
 
 class NativeSampler(Sampler):
-    """A `Sampler` that masks, truncates and draws in `kernels.cpu`, for logits on the CPU.
+    """A `Sampler` that does everything with logits in `kernels.cpu`, for logits on the CPU.
 
-    Equal to its base but for the last bits of the weights: a draw whose noise lies within them of the
-    border between two tokens may give the other one.
+    Equal to its base but for the last bits of weights and log-probabilities: a draw whose noise lies within
+    them of the border between two tokens may give the other one.
     """
 
-    def __init__(self, vocab_size: int, runtime: Runtime) -> None:
+    def __init__(self, vocab_size: int, runtime: Runtime, likeliest: Callable[[], _Ids]) -> None:
         """
         Args:
             runtime: that of the decoder, whose steps never run while this samples.
+            likeliest: what the step whose logits are sampled found itself, `NativeDecoder.likeliest`.
         """
         super().__init__(vocab_size)
         self._runtime = runtime
+        self._likeliest = likeliest
+        self.measure_logprobs = self._measure
 
-    def _choose(self, logits: Tensor, rows: list[SampleRow], masks: Masks | None) -> Tensor:
-        draws = (Draw * len(rows))()
-        for draw, row in zip(draws, rows, strict=True):
-            params = row.params
-            if params.temperature >= GREEDY_BELOW:
-                draw.temperature, draw.top_p, draw.min_p = params.temperature, params.top_p, params.min_p
-                draw.top_k = min(params.top_k, self._vocab_size)
-                draw.noise = uniform(row.seed, row.position)
-        job = SampleJob(rows=len(rows), vocab=logits.shape[1])
-        if masks is not None:
-            bits = np.ascontiguousarray(masks.bits)
-            job.mask_words = bits.shape[1]
-            for row_index, row_bits in zip(masks.rows.tolist(), range(len(bits)), strict=True):
-                draws[row_index].mask = bits.ctypes.data + row_bits * bits.strides[0]
-        logits = logits.contiguous()
-        chosen = torch.empty(len(rows), dtype=torch.int64)
-        job.logits, job.draws, job.chosen = logits.data_ptr(), ctypes.addressof(draws), chosen.data_ptr()
-        self._runtime.sample(job)
+    def _pick(self, logits: Tensor, batch: Batch) -> Tensor:
+        chosen = self._likeliest().copy()
+        places = np.flatnonzero(chosen == NOT_SOUGHT).tolist()
+        rows = [batch.samples[place] for place in places]
+        draws = _Draws(places)
+        for index, row in enumerate(rows):
+            self._describe(draws, index, row)
+        masks = batch.masks.result() if batch.masks is not None else None
+        if rows:
+            self._give_masks(draws, rows, places, masks)
+            chosen[places] = self._draw(logits, draws)
+        return torch.from_numpy(chosen)
+
+    def _describe(self, draws: _Draws, index: int, row: SampleRow) -> None:
+        """How a row is to be chosen from, but for masks."""
+        draw, params = draws.draws[index], row.params
+        if params.temperature >= GREEDY_BELOW:
+            draw.temperature, draw.top_p, draw.min_p = params.temperature, params.top_p, params.min_p
+            draw.top_k = min(params.top_k, self._vocab_size)
+            draw.noise = uniform(row.seed, row.position)
+        if params.has_penalties:
+            draw.repetition, draw.presence = params.repetition_penalty, params.presence_penalty
+            draw.frequency = params.frequency_penalty
+            seen, counts = self._penalties.occurrences(row)
+            draw.num_seen, draw.seen, draw.counts = len(seen), draws.keep(seen), draws.keep(counts)
+        if params.logit_bias:
+            draw.num_biased = len(params.logit_bias)
+            draw.biased = draws.keep(np.array(list(params.logit_bias), np.int64))
+            draw.biases = draws.keep(np.array(list(params.logit_bias.values()), np.float32))
+        impossible = [*row.forbidden, *self._restrictions.completing(row)]
+        if impossible:
+            draw.num_impossible, draw.impossible = len(impossible), draws.keep(np.array(impossible, np.int64))
+
+    def _give_masks(
+        self, draws: _Draws, rows: list[SampleRow], places: list[int], masks: Masks | None
+    ) -> None:
+        """Give the draws their masks: of grammars, and of the ids that requests allow."""
+        of_place = {} if masks is None else dict(zip(masks.rows.tolist(), _words(masks), strict=True))
+        for draw, row, place in zip(draws.draws, rows, places, strict=True):
+            bits = of_place.get(place)
+            if row.params.allowed_token_ids:
+                allowed = _bits_of(row.params.allowed_token_ids, self._vocab_size)
+                bits = allowed if bits is None else _both(allowed, bits)
+            if bits is not None:
+                draw.mask, draw.mask_words = draws.keep(bits), len(bits)
+
+    def _draw(self, logits: Tensor, draws: _Draws) -> _Ids:
+        assert logits.is_contiguous()
+        chosen = np.empty(len(draws.draws), np.int64)
+        self._runtime.sample(
+            SampleJob(
+                logits=logits.data_ptr(),
+                draws=ctypes.addressof(draws.draws),
+                chosen=chosen.ctypes.data,
+                rows=len(chosen),
+                vocab=logits.shape[1],
+            )
+        )
         return chosen
+
+    def _measure(self, logits: Tensor, chosen: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
+        """As `engine.logprobs.logprobs`; of equal logits the first are the likeliest."""
+        logits = logits.contiguous()
+        count = len(logits)
+        of_chosen = torch.empty(count)
+        ids, of_top = torch.empty(count, top, dtype=torch.int64), torch.empty(count, top)
+        self._runtime.logprobs(
+            LogprobJob(
+                logits=logits.data_ptr(),
+                chosen=chosen.data_ptr(),
+                of_chosen=of_chosen.data_ptr(),
+                top=ids.data_ptr(),
+                of_top=of_top.data_ptr(),
+                rows=count,
+                vocab=logits.shape[1],
+                count=top,
+            )
+        )
+        return of_chosen, ids, of_top
+
+
+class _Draws:
+    """Draws from the rows of logits at `places`, and the arrays that they point to."""
+
+    def __init__(self, places: list[int]) -> None:
+        self.draws = (Draw * len(places))()
+        for draw, place in zip(self.draws, places, strict=True):
+            draw.row = place
+        self._kept: list[npt.NDArray[np.generic]] = []
+
+    def keep(self, array: npt.NDArray[np.generic]) -> int:
+        """The address of an array."""
+        self._kept.append(array)
+        return array.ctypes.data
+
+
+def _words(masks: Masks) -> _Words:
+    """[M, W] each row in one piece."""
+    return np.ascontiguousarray(masks.bits).view(np.uint32)
+
+
+def _bits_of(ids: frozenset[int], size: int) -> _Words:
+    """`size` bits, rounded up to whole words; those of `ids` are set."""
+    bits = np.zeros(-(-size // 32) * 32, np.uint8)
+    bits[list(ids)] = 1
+    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32, copy=False)
+
+
+def _both(first: _Words, second: _Words) -> _Words:
+    """The bits that both have."""
+    width = min(len(first), len(second))
+    return first[:width] & second[:width]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+GREEDY_BELOW: Final = 1e-5
+"""Temperatures under which the likeliest token is certain, to float32."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):

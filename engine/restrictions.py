@@ -28,7 +28,7 @@ class Restrictions:
                 kept = logits[index, allowed]
                 logits[index].fill_(-torch.inf)
                 logits[index, allowed] = kept
-            if completing := self._completing(row):
+            if completing := self.completing(row):
                 logits[index, to_device(np.array(completing), logits.device)] = -torch.inf
 
     def record(self, row: SampleRow, token_id: int) -> None:
@@ -41,7 +41,7 @@ class Restrictions:
         for key in keys:
             self._sampled.pop(key, None)
 
-    def _completing(self, row: SampleRow) -> list[int]:
+    def completing(self, row: SampleRow) -> list[int]:
         """The last ids of the row's bad words whose other ids its output ends with."""
         words = row.params.bad_words
         if not words:

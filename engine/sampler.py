@@ -9,14 +9,13 @@ from torch import Tensor
 from engine.batch import Batch, Masks, SampleRow
 from engine.drawing import draw, uniform
 from engine.logprobs import Measure, RawLogprobs, describe, logprobs
+from engine.params import GREEDY_BELOW
 from engine.penalties import Penalties
 from engine.restrictions import Restrictions
 from engine.stream import TokenLogprob
 from kernels.transfer import HostCopy
 
 _IMPOSSIBLE = -float("inf")
-GREEDY_BELOW = 1e-5
-"""Temperatures under which the likeliest token is certain, to float32."""
 
 
 class Sampler:
@@ -49,10 +48,7 @@ class Sampler:
         self._penalties.release(batch.released)
         self._restrictions.release(batch.released)
         raw = RawLogprobs(logits, rows, self.measure_logprobs)
-        self._adjust(logits, rows)
-        self._restrictions.apply(logits, rows)
-        masks = batch.masks.result() if batch.masks is not None else None
-        ids = self._choose(logits, rows, masks)
+        ids = self._pick(logits, batch)
         host_ids: list[int] = HostCopy(ids).wait().tolist()
         for token_id, row in zip(host_ids, rows, strict=True):
             if row.params.has_penalties:
@@ -63,6 +59,13 @@ class Sampler:
     def measure_prompt(self, logits: Tensor, batch: Batch) -> list[TokenLogprob]:
         """Log-probabilities of `batch.prompt_next`, one each, from logits [Q, V] float32."""
         return describe(self.measure_logprobs, logits, batch.prompt_next.tolist(), batch.prompt_top)
+
+    def _pick(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Change the logits (in place) as each row wants, and choose; [S]."""
+        self._adjust(logits, batch.samples)
+        self._restrictions.apply(logits, batch.samples)
+        masks = batch.masks.result() if batch.masks is not None else None
+        return self._choose(logits, batch.samples, masks)
 
     def _adjust(self, logits: Tensor, rows: list[SampleRow]) -> None:
         """Apply (in place) what depends on each row's own parameters and history."""

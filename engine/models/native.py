@@ -22,6 +22,8 @@ from kernels.cpu.build import Isa
 from kernels.cpu.runtime import Memory, padded
 
 KV_FORMATS: Final = {torch.float32: Format.F32, torch.bfloat16: Format.BF16, torch.int8: Format.Q8}
+NOT_SOUGHT: Final = -2
+"""Stands for the likeliest token of a row whose logits are wanted."""
 _ROPE_STEP: Final = 4096
 """Positions by which the table of angles grows."""
 
@@ -68,6 +70,9 @@ class NativeDecoder:
         self._program = model.runtime.program(geometry, model.image.ops, model.image.buffers)
         self._frequencies, self._attention_factor = rotary_frequencies(spec)
         self._angles = np.zeros((0, 2, spec.rotary_dim // 2), dtype=np.float32)
+        self.likeliest: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        """[S] of the last step: the token of a row's largest logit, -1 if that is no number; `NOT_SOUGHT`
+        where the logits were written instead."""
 
     @staticmethod
     def bytes_per_page(spec: ModelSpec, page_size: int, dtype: torch.dtype) -> int:
@@ -90,13 +95,17 @@ class NativeDecoder:
             hidden: float32 [E, hidden], overwritten with what the final norm gives for `batch.embed_rows`.
 
         Returns:
-            float32 logits [S + Q, vocab] of `batch.logit_rows`.
+            float32 logits [S + Q, vocab] of `batch.logit_rows`; those of rows in `likeliest` are not written.
 
         Raises:
             NativeStepError: an id or a place is out of range; nothing was computed.
         """
         self._reach(int(batch.context_lens.max(initial=0)))
         logits = np.empty((len(batch.logit_rows), self._spec.vocab_size), dtype=np.float32)
+        unwritten = np.zeros(len(logits), np.uint8)
+        if batch.masks is None:
+            unwritten[: len(batch.samples)] = [row.takes_likeliest for row in batch.samples]
+        likeliest = np.full(len(logits), NOT_SOUGHT)
         arrays = {
             "token_ids": _flat(token_ids.numpy(), np.int64),
             "positions": _flat(batch.positions, np.int64),
@@ -108,6 +117,8 @@ class NativeDecoder:
             "page_table": _flat(batch.page_table, np.int32),
             "rope": self._angles,
             "logits": logits,
+            "unwritten": unwritten,
+            "likeliest": likeliest,
         }
         step = Step(
             tokens=len(token_ids),
@@ -120,6 +131,7 @@ class NativeDecoder:
             **{name: array.ctypes.data for name, array in arrays.items()},
         )
         self._program.run(step)
+        self.likeliest = likeliest[: len(batch.samples)]
         return torch.from_numpy(logits)
 
     def _reach(self, context: int) -> None:

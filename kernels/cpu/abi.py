@@ -118,6 +118,8 @@ class Step(ctypes.Structure):
         ("rope", c_void_p),
         ("rope_rows", c_int64),
         ("logits", c_void_p),
+        ("unwritten", c_void_p),
+        ("likeliest", c_void_p),
         ("hidden", c_void_p),
     )
 
@@ -141,14 +143,27 @@ class PackJob(ctypes.Structure):
 
 
 class Draw(ctypes.Structure):
-    """How one row of logits is to be chosen from (src/sample.h); all zero: the likeliest token."""
+    """How one row of logits is to be chosen from (src/sample.h); all zero: the likeliest of row 0."""
 
     _fields_ = (
+        ("row", c_int64),
         ("mask", c_void_p),
+        ("seen", c_void_p),
+        ("counts", c_void_p),
+        ("biased", c_void_p),
+        ("biases", c_void_p),
+        ("impossible", c_void_p),
+        ("num_seen", c_int64),
+        ("num_biased", c_int64),
+        ("num_impossible", c_int64),
+        ("mask_words", c_int64),
         ("top_p", c_double),
         ("noise", c_double),
         ("temperature", c_float),
         ("min_p", c_float),
+        ("repetition", c_float),
+        ("presence", c_float),
+        ("frequency", c_float),
         ("top_k", c_int32),
     )
 
@@ -162,13 +177,27 @@ class SampleJob(ctypes.Structure):
         ("chosen", c_void_p),
         ("rows", c_int64),
         ("vocab", c_int64),
-        ("mask_words", c_int64),
+    )
+
+
+class LogprobJob(ctypes.Structure):
+    """Rows of logits of which log-probabilities are wanted."""
+
+    _fields_ = (
+        ("logits", c_void_p),
+        ("chosen", c_void_p),
+        ("of_chosen", c_void_p),
+        ("top", c_void_p),
+        ("of_top", c_void_p),
+        ("rows", c_int64),
+        ("vocab", c_int64),
+        ("count", c_int64),
     )
 
 
 POINTERS: Final = ("weight", "bias", "q_norm", "k_norm")
 """Fields of `Op` that are addresses."""
-STRUCTS: Final = (Op, Geometry, Step, PackJob, Draw, SampleJob)
+STRUCTS: Final = (Op, Geometry, Step, PackJob, Draw, SampleJob, LogprobJob)
 STATUS: Final = {
     1: "out of memory",
     2: "a token id is outside the vocabulary",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu import abi
-from kernels.cpu.abi import Encoding, Format, Geometry, Kind, Op, PackJob, SampleJob, Step
+from kernels.cpu.abi import Encoding, Format, Geometry, Kind, LogprobJob, Op, PackJob, SampleJob, Step
 from kernels.cpu.blocks import Blocks, Matrix
 from kernels.cpu.build import ALL_FORMATS, Formats, Isa, is_supported, library_path, supported_isas
 from kernels.cpu.errors import NativeStepError, NativeUnavailableError
@@ -84,6 +84,7 @@ def _load(isa: Isa, formats: Formats) -> ctypes.CDLL:
         "radish_packed_bytes": (c_int64, [c_int32, c_int64, c_int64]),
         "radish_pack": (None, [c_void_p, POINTER(PackJob)]),
         "radish_sample": (c_int32, [c_void_p, POINTER(SampleJob)]),
+        "radish_logprobs": (c_int32, [c_void_p, POINTER(LogprobJob)]),
         "radish_program_create": (
             c_void_p,
             [c_void_p, POINTER(Geometry), POINTER(Op), c_int64, POINTER(c_int64), c_int64],
@@ -207,6 +208,15 @@ class Runtime:
             NativeStepError: out of memory.
         """
         if status := self._library.radish_sample(self.pool, byref(job)):
+            raise NativeStepError(abi.STATUS[status])
+
+    def logprobs(self, job: LogprobJob) -> None:
+        """Log-probabilities from rows of logits, on the threads of the steps; between two of them.
+
+        Raises:
+            NativeStepError: out of memory.
+        """
+        if status := self._library.radish_logprobs(self.pool, byref(job)):
             raise NativeStepError(abi.STATUS[status])
 
     def program(self, geometry: Geometry, ops: Sequence[Op], row_bytes: Sequence[int]) -> Program:

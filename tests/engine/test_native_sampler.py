@@ -13,11 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.batch import SampleRow
+from engine.batch import Batch, SampleRow
 from engine.drawing import _weights, uniform
+from engine.logprobs import logprobs as reference_logprobs
+from engine.models.native import NOT_SOUGHT
 from engine.native_sampler import NativeSampler
-from engine.sampler import GREEDY_BELOW, Sampler
+from engine.params import GREEDY_BELOW
+from engine.sampler import Sampler
+from engine.stream import TokenLogprob
 from kernels.cpu.build import supported_isas
+from kernels.cpu.errors import NativeStepError
 from kernels.cpu.runtime import Runtime
 from tests.engine.test_sampler import batch, params, random_logits, resolved, sample_row
 
@@ -29,6 +34,26 @@ EXACTLY = 1e-6
 @pytest.fixture(params=RUNTIMES)
 def runtime(request: pytest.FixtureRequest) -> Runtime:
     return RUNTIMES[request.param]
+
+
+def sample(
+    runtime: Runtime, logits: Tensor, step: Batch
+) -> tuple[Tensor, list[int], list[TokenLogprob | None]]:
+    """Sample a step whose logits were all written."""
+    written = np.full(len(step.samples), NOT_SOUGHT)
+    return NativeSampler(logits.shape[1], runtime, lambda: written).sample(logits, step)
+
+
+def same(logprob: TokenLogprob | None, expected: TokenLogprob | None) -> bool:
+    """Equal but for rounding; ids of equal values in any order."""
+    if logprob is None or expected is None:
+        return logprob is expected
+    values, others = ([value for _, value in each.top] for each in (logprob, expected))
+    return (
+        logprob.token_id == expected.token_id
+        and logprob.logprob == pytest.approx(expected.logprob, abs=1e-5)
+        and values == pytest.approx(others, abs=1e-5)
+    )
 
 
 def check(
@@ -46,12 +71,12 @@ def check(
 
     adjusted = logits.clone()
     expected, _, expected_logprobs = Sampler(vocab).sample(adjusted, batch(rows, masks=masks()))
-    ids, _, logprobs = NativeSampler(vocab, runtime).sample(logits.clone(), batch(rows, masks=masks()))
+    ids, _, logprobs = sample(runtime, logits.clone(), batch(rows, masks=masks()))
     assert ids.dtype == torch.int64
     for index, row in enumerate(rows):
         chosen, reference = int(ids[index]), int(expected[index])
         if chosen == reference:
-            assert logprobs[index] == expected_logprobs[index]
+            assert same(logprobs[index], expected_logprobs[index])
             continue
         assert min(chosen, reference) >= 0
         assert row.params.temperature >= GREEDY_BELOW
@@ -86,6 +111,8 @@ MIXES: list[dict[str, Any]] = [
     {"repetition_penalty": 1.3, "presence_penalty": 0.5, "temperature": 0.7},
     {"logit_bias": {3: 5.0, 7: -100.0}, "top_k": 3},
     {"allowed_token_ids": frozenset({1, 5, 60, 61}), "temperature": 3.0},
+    {"allowed_token_ids": frozenset({1, 5, 60, 61}), "temperature": 0.0, "logit_bias": {5: 1.0, 9: 99.0}},
+    {"bad_words": ((60,), (3, 5), (9, 1)), "temperature": 0.0},
 ]
 
 
@@ -155,9 +182,9 @@ def test_a_broken_row_fails_alone(runtime: Runtime) -> None:
 def test_neighbours_and_threads_do_not_change_a_sample(runtime: Runtime, fields: dict[str, Any]) -> None:
     logits = random_logits(16, seed=2, vocab=40_000)
     rows = [sample_row(params(**fields), key=i, seed=i, position=i) for i in range(16)]
-    together, *_ = NativeSampler(40_000, runtime).sample(logits.clone(), batch(rows))
+    together, *_ = sample(runtime, logits.clone(), batch(rows))
     for index, row in enumerate(rows):
-        alone, *_ = NativeSampler(40_000, runtime).sample(logits[index : index + 1].clone(), batch([row]))
+        alone, *_ = sample(runtime, logits[index : index + 1].clone(), batch([row]))
         assert alone.tolist() == [int(together[index])]
 
 
@@ -168,7 +195,86 @@ def test_sampled_tokens_have_the_exact_distribution(runtime: Runtime) -> None:
         for seed in range(50)
         for position in range(200)
     ]
-    ids, *_ = NativeSampler(10, runtime).sample(logits.repeat(len(rows), 1), batch(rows))
+    ids, *_ = sample(runtime, logits.repeat(len(rows), 1), batch(rows))
     expected = (logits.double() / 0.8).softmax(-1).numpy() * len(rows)
     counts = np.bincount(ids.numpy(), minlength=10)
     assert ((counts - expected) ** 2 / expected).sum() < 27.9  # 99.9 % quantile of 9 degrees of freedom
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.3},
+    {"repetition_penalty": 0.7, "presence_penalty": -0.31, "frequency_penalty": 0.17},
+    {"presence_penalty": 1.1},
+    {"frequency_penalty": 1.9, "logit_bias": {2: 0.1, 1: -3.7}},
+    {"logit_bias": {299: 100.0, 0: -100.0}},
+]
+
+
+@pytest.mark.parametrize("forbidden", [frozenset[int](), frozenset({2, 299})])
+def test_changes_of_logits_have_the_bits_of_torch(runtime: Runtime, forbidden: frozenset[int]) -> None:
+    logits = random_logits(len(CHANGES), vocab=300)
+    logits[0, 1] = -0.0
+    tokens = [1, 2, 2, 7, 299, 2, 7]
+    rows = [
+        sample_row(
+            params(temperature=0.0, **fields),
+            key=key,
+            tokens=tokens,
+            num_prompt=3,
+            position=len(tokens),
+            forbidden=forbidden,
+        )
+        for key, fields in enumerate(CHANGES)
+    ]
+    expected, changed = logits.clone(), logits.clone()
+    wanted, *_ = Sampler(300).sample(expected, batch(rows))
+    ids, *_ = sample(runtime, changed, batch(rows))
+    assert changed.numpy().tobytes() == expected.numpy().tobytes()
+    assert ids.tolist() == wanted.tolist()
+
+
+def test_an_id_outside_the_vocabulary_is_refused(runtime: Runtime) -> None:
+    for token_id in (-1, 300):
+        row = sample_row(params(logit_bias={token_id: 1.0}))
+        with pytest.raises(NativeStepError, match="outside the vocabulary"):
+            sample(runtime, random_logits(1, vocab=300), batch([row]))
+
+
+@pytest.mark.parametrize("vocab", [1, 16, 300, 50_257])
+def test_logprobs(runtime: Runtime, vocab: int) -> None:
+    """Against torch: rows with many equal logits, one that is certain, and such as are impossible."""
+    sampler = NativeSampler(vocab, runtime, lambda: np.empty(0, np.int64))
+    logits = random_logits(6, vocab=vocab)
+    logits[1] = logits[1].round()
+    logits[2, vocab // 2] = 90.0
+    logits[3, : vocab // 2] = -math.inf
+    logits[4] *= 30
+    chosen = torch.tensor([0, vocab - 1, vocab // 2, vocab - 1, 0, vocab // 3])
+    for top in (0, 1, min(20, vocab)):
+        values, ids, of_ids = sampler.measure_logprobs(logits, chosen, top)
+        expected, expected_ids, expected_top = reference_logprobs(logits, chosen, top)
+        torch.testing.assert_close(values, expected, atol=1e-5, rtol=1e-6)
+        torch.testing.assert_close(of_ids, expected_top, atol=1e-5, rtol=1e-6)
+        order = logits.sort(dim=-1, descending=True, stable=True).indices[:, :top]
+        assert ids.tolist() == order.tolist()
+        assert expected_ids.shape == ids.shape
+
+
+def test_logprobs_of_a_broken_row_are_no_numbers(runtime: Runtime) -> None:
+    sampler = NativeSampler(300, runtime, lambda: np.empty(0, np.int64))
+    logits = random_logits(2, vocab=300)
+    alone = logits[:1].clone()
+    logits[1, 299] = math.nan
+    values, _, _ = sampler.measure_logprobs(logits, torch.tensor([4, 4]), 2)
+    assert values[1].isnan()
+    assert values[0] == sampler.measure_logprobs(alone, torch.tensor([4]), 5)[0][0]
+
+
+def test_what_the_step_found_is_taken_as_it_is(runtime: Runtime) -> None:
+    """Only the rows it did not seek are read."""
+    logits = random_logits(3, vocab=300)
+    logits[[0, 2]] = math.nan
+    rows = [sample_row(params(temperature=0.0), key=key) for key in range(3)]
+    found = np.array([17, NOT_SOUGHT, -1])
+    ids, host_ids, _ = NativeSampler(300, runtime, lambda: found).sample(logits, batch(rows))
+    assert ids.tolist() == host_ids == [17, int(logits[1].argmax()), -1]

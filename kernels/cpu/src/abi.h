@@ -36,7 +36,7 @@ enum Epilogue : int32_t {
   kStore = 0,   // dst = y, in dst_format
   kAdd = 1,     // dst += y, float32 residual
   kGated = 2,   // dst = silu(gate) * up, in dst_format; weight rows alternate 16 of gate, 16 of up
-  kLogits = 3,  // step.logits = y, only the true columns
+  kLogits = 3,  // step.logits = y, only the true columns; or step.likeliest
 };
 
 enum Rows : int32_t {
@@ -88,7 +88,20 @@ struct Step {
   const float* rope;              // [rope_rows][2][rotary_half] cosines, then sines, of each position
   int64_t rope_rows;
   float* logits;                  // [samples, vocab]
+  const uint8_t* unwritten;       // [samples] 1: instead of its logits a row gives...
+  int64_t* likeliest;             // [samples] ...the id of the largest, the first of equals; -1 where that is
+                                  // not finite, or any is NaN. Both null: all logits are written
   float* hidden;                  // [embeds, columns of kHidden]
+};
+
+// What log-softmax says of rows of logits.
+struct LogprobJob {
+  const float* logits;    // [rows, vocab]
+  const int64_t* chosen;  // [rows] ids
+  float* of_chosen;       // [rows]
+  int64_t* top;           // [rows, count] the likeliest ids, the first of equals first
+  float* of_top;          // [rows, count]
+  int64_t rows, vocab, count;
 };
 
 // Copies rows of a matrix into a packed weight (packed.h). The target starts as zeros, and rows that

@@ -7,6 +7,7 @@
 
 #include "abi.h"
 #include "cascade.h"
+#include "likeliest.h"
 #include "memory.h"
 #include "pool.h"
 #include "state.h"
@@ -41,6 +42,7 @@ struct Context {
   Progress* progress;    // of the running attention
   Pool& pool;
   int threads;
+  Likeliest* likeliest;  // [samples] of the logits this thread has seen
 
   int64_t rows(const Op& op) const { return op.rows == kAllTokens ? step.tokens : step.samples; }
   Scratch& scratch(int thread) const { return scratches[thread]; }

@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "context.h"
+#include "logprobs.h"
 #include "memory.h"
 #include "operations.h"
 #include "packed.h"
@@ -31,7 +32,8 @@ class Program {
  public:
   Program(Pool& pool, const Geometry& geometry, const Op* ops, int64_t op_count, const int64_t* row_bytes,
           int64_t buffer_count)
-      : pool_(pool), geometry_(geometry), ops_(ops, ops + op_count), scratches_(pool.threads()), progress_(op_count) {
+      : pool_(pool), geometry_(geometry), ops_(ops, ops + op_count), scratches_(pool.threads()), progress_(op_count),
+        likeliest_(pool.threads()) {
     int64_t widest = 0;
     for (int64_t i = 0; i < buffer_count; ++i) {
       buffers_.push_back({row_bytes[i], Memory()});
@@ -57,18 +59,21 @@ class Program {
     for (Buffer& buffer : buffers_) buffer.memory.reserve(step.tokens * buffer.row_bytes);
     attention_.plan(step, geometry_, pool_.threads());
     const State carried = reserve_states(step);
+    for (std::vector<Likeliest>& seen : likeliest_) seen.assign(step.samples, {});
     for (Progress& progress : progress_) {
       progress.claimed.store(0, std::memory_order_relaxed);
       progress.done.store(0, std::memory_order_relaxed);
     }
     pool_.run([&](int thread) {
-      Context context{geometry_, step, buffers_, scratches_, attention_, states_, carried, nullptr, pool_, pool_.threads()};
+      Context context{geometry_, step,    buffers_, scratches_, attention_, states_,
+                      carried,   nullptr, pool_,    pool_.threads(), likeliest_[thread].data()};
       for (size_t i = 0; i < ops_.size(); ++i) {
         context.progress = &progress_[i];
         execute(context, ops_[i], thread);
         if (i + 1 < ops_.size()) pool_.barrier();
       }
     });
+    if (step.unwritten != nullptr) join_likeliest(step);
     return kOk;
   }
 
@@ -122,6 +127,13 @@ class Program {
     return State::at(reinterpret_cast<float*>(states_.data()), queries);
   }
 
+  void join_likeliest(const Step& step) {
+    for (int64_t i = 0; i < step.samples; ++i) {
+      for (size_t thread = 1; thread < likeliest_.size(); ++thread) likeliest_[0][i].join(likeliest_[thread][i]);
+      if (step.unwritten[i] != 0) step.likeliest[i] = likeliest_[0][i].id();
+    }
+  }
+
   Pool& pool_;
   const Geometry geometry_;
   const std::vector<Op> ops_;
@@ -130,6 +142,7 @@ class Program {
   AttentionPlan attention_;
   std::vector<Progress> progress_;
   Memory states_;
+  std::vector<std::vector<Likeliest>> likeliest_;  // of each thread
 };
 
 }  // namespace
@@ -141,7 +154,7 @@ extern "C" {
 // Sizes by which the caller checks that it describes the structs as this library does.
 int64_t radish_struct_bytes(int32_t which) {
   const int64_t sizes[] = {sizeof(radish::Op), sizeof(radish::Geometry), sizeof(radish::Step), sizeof(radish::PackJob),
-                           sizeof(radish::Draw), sizeof(radish::SampleJob)};
+                           sizeof(radish::Draw), sizeof(radish::SampleJob), sizeof(radish::LogprobJob)};
   return sizes[which];
 }
 
@@ -163,7 +176,12 @@ int64_t radish_packed_bytes(int32_t format, int64_t n, int64_t k) {
 void radish_pack(void* pool, const radish::PackJob* job) { radish::pack(*static_cast<radish::Pool*>(pool), *job); }
 
 int32_t radish_sample(void* pool, const radish::SampleJob* job) {
+  if (!radish::names_tokens(*job)) return radish::kBadToken;
   return radish::sample(*static_cast<radish::Pool*>(pool), *job) ? radish::kOk : radish::kNoMemory;
+}
+
+int32_t radish_logprobs(void* pool, const radish::LogprobJob* job) {
+  return radish::logprobs(*static_cast<radish::Pool*>(pool), *job) ? radish::kOk : radish::kNoMemory;
 }
 
 void* radish_program_create(void* pool, const radish::Geometry* geometry, const radish::Op* ops, int64_t op_count,

@@ -1,11 +1,12 @@
 // Choosing one token from each row of logits.
 //
-// A row is changed by its mask, then the likeliest token is taken (temperature 0), or one is drawn by the
-// inverse of the cumulative distribution after temperature, top-k, top-p and min-p, in this order and each
-// over what the one before left; ties at a cut are all kept. Everything is a function of the row alone, and
-// sums run in one order whatever thread does them.
+// A row is changed by penalties, biases, what is impossible, and its mask. Then the likeliest token is taken
+// (temperature 0), or one is drawn by the inverse of the cumulative distribution after temperature, top-k,
+// top-p and min-p, in this order and each over what the one before left; ties at a cut are all kept.
+// Everything is a function of the row alone, and sums run in one order whatever thread does them.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdint>
@@ -21,20 +22,30 @@ namespace radish {
 
 // How one row is to be chosen from.
 struct Draw {
-  const uint32_t* mask;  // bit i % 32 of word i / 32: token i is possible; null: all are
+  int64_t row;                // of the logits
+  const uint32_t* mask;       // bit i % 32 of word i / 32: token i is possible; null: all are
+  const int64_t* seen;        // [num_seen] distinct tokens to be penalised...
+  const float* counts;        // [num_seen] ...and how often each is in the output
+  const int64_t* biased;      // [num_biased] distinct tokens...
+  const float* biases;        // [num_biased] ...and what is added to the logit of each
+  const int64_t* impossible;  // [num_impossible] tokens that are not chosen
+  int64_t num_seen, num_biased, num_impossible;
+  int64_t mask_words;         // of the mask; tokens beyond them are impossible
   double top_p;          // below 1: the smallest set of likeliest tokens whose probabilities reach it
   double noise;          // in [0, 1): where the cumulative distribution is cut
   float temperature;     // 0: the likeliest token, the first of equals
   float min_p;           // least probability, as a fraction of the likeliest token's
+  float repetition;      // divides positive logits of tokens that were seen, multiplies others
+  float presence;        // subtracted from the logit of a token in the output
+  float frequency;       // the same for each time it is there
   int32_t top_k;         // 0: all
 };
 
 struct SampleJob {
-  float* logits;       // [rows, vocab]; rows that are drawn from are overwritten
+  float* logits;       // [..., vocab]; rows that are drawn from are overwritten
   const Draw* draws;   // [rows]
   int64_t* chosen;     // [rows] ids; -1 where the largest logit is not finite, or any possible one is NaN
   int64_t rows, vocab;
-  int64_t mask_words;  // of each mask; tokens beyond them are impossible
 };
 
 constexpr int64_t kSummed = 16 * kLanes;  // tokens whose weights are summed, or searched, together
@@ -44,9 +55,13 @@ constexpr float kRuledOut = -std::numeric_limits<float>::infinity();
 class Choice {
  public:
   Choice(const SampleJob& job, int64_t index)
-      : logits_(job.logits + index * job.vocab), draw_(job.draws[index]), size_(job.vocab), words_(job.mask_words) {}
+      : logits_(job.logits + job.draws[index].row * job.vocab),
+        draw_(job.draws[index]),
+        size_(job.vocab),
+        words_(draw_.mask_words) {}
 
   int64_t choose() {
+    adjust();
     const int64_t likeliest = peak();
     if (likeliest < 0 || draw_.temperature == 0.0f) return likeliest;
     weigh();
@@ -57,6 +72,16 @@ class Choice {
   }
 
  private:
+  void adjust() {
+    for (int64_t i = 0; i < draw_.num_seen; ++i) {
+      float& logit = logits_[draw_.seen[i]];
+      if (draw_.repetition != 1.0f) logit = logit > 0.0f ? logit / draw_.repetition : logit * draw_.repetition;
+      logit = logit - draw_.frequency * draw_.counts[i] - (draw_.counts[i] > 0.0f ? draw_.presence : 0.0f);
+    }
+    for (int64_t i = 0; i < draw_.num_biased; ++i) logits_[draw_.biased[i]] += draw_.biases[i];
+    for (int64_t i = 0; i < draw_.num_impossible; ++i) logits_[draw_.impossible[i]] = kRuledOut;
+  }
+
   // The mask bits of the 16 tokens from `i` on.
   uint32_t bits(int64_t i) const {
     if (draw_.mask == nullptr) return 0xffff;
@@ -239,6 +264,17 @@ class Choice {
   std::vector<float> heavy_;
   std::vector<double> blocks_;  // weight before each block
 };
+
+// Whether all tokens that rows name are in the vocabulary.
+inline bool names_tokens(const SampleJob& job) {
+  const auto within = [&](const int64_t* ids, int64_t count) {
+    return std::all_of(ids, ids + count, [&](int64_t id) { return id >= 0 && id < job.vocab; });
+  };
+  return std::all_of(job.draws, job.draws + job.rows, [&](const Draw& draw) {
+    return within(draw.seen, draw.num_seen) && within(draw.biased, draw.num_biased) &&
+           within(draw.impossible, draw.num_impossible);
+  });
+}
 
 // Whether there was memory enough; else some of `chosen` are not written.
 inline bool sample(Pool& pool, const SampleJob& job) {
