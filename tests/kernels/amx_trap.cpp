@@ -82,8 +82,7 @@ bool execute(const Instruction& i) {
     case 0x49 << 8 | kF2: return emulated::zero(i.reg), true;
     case 0x4b << 8 | kF2: return emulated::load(i.reg, i.address, i.stride), true;
     case 0x4b << 8 | kF3: return emulated::store(i.reg, i.address, i.stride), true;
-    case 0x5e << 8 | kF2: return emulated::dot_bytes<int8_t, int8_t>(i.reg, i.rm, i.vvvv), true;
-    case 0x5e << 8 | kF3: return emulated::dot_bytes<int8_t, uint8_t>(i.reg, i.rm, i.vvvv), true;
+    case 0x5e << 8 | kF2: return emulated::dot_i8(i.reg, i.rm, i.vvvv), true;
     case 0x5c << 8 | kF3: return emulated::dot_bf16(i.reg, i.rm, i.vvvv), true;
     default: return false;
   }

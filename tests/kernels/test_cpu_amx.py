@@ -13,11 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from kernels.cpu import build
-from kernels.cpu.build import is_supported, library_path
+from kernels.cpu import build, runtime
+from kernels.cpu.abi import Format
+from kernels.cpu.build import Formats, Isa, is_supported, library_path
+from kernels.cpu.errors import NativeUnavailableError
 from kernels.cpu.runtime import Runtime
 from tests.kernels.isas import EMULATED
 
+TILED = Formats(frozenset({Format.BF16, Format.Q8, Format.Q4}), frozenset({Format.BF16}))
+"""What tiles multiply."""
 ROOT = Path(__file__).parents[2]
 INSTRUCTIONS = re.compile(r"\t(ldtilecfg|tile\w+|tdp\w+)\b")
 USED = {"ldtilecfg", "tileloadd", "tilestored", "tilezero", "tilerelease", "tdpbssd", "tdpbf16ps"}
@@ -32,7 +36,7 @@ def instructions(library: Path) -> set[str]:
 
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="nothing to disassemble with")
 def test_builds_anywhere_with_the_instructions_themselves() -> None:
-    assert instructions(library_path("amx")) >= USED
+    assert instructions(library_path("amx", TILED)) >= USED
     if is_supported("avx512"):
         assert instructions(library_path("avx512")) == set()
 
@@ -41,15 +45,16 @@ PRODUCTS = """
 import numpy as np
 import torch
 from kernels.cpu import build
+from kernels.cpu.build import ALL_FORMATS
 from kernels.cpu.runtime import Runtime
+from tests.kernels.test_cpu_amx import TILED
 from tests.kernels.test_cpu_linear import ROWS, TARGETS, in_bfloat16, numbers, product, weight_of
 from tests.models.random_models import random_model
 from tests.models.test_native import NativeSequences, ids
 
 features = build._cpu_features() | {"amx_tile", "amx_int8", "amx_bf16"}
 build._cpu_features = lambda: features
-code = Runtime(2)
-assert code.isa == "amx"
+code = Runtime(2, "amx", TILED)
 for kind, target in TARGETS.items():
     weight = weight_of(kind, 333, 160)
     other = Runtime(2, "amx-emulated" if kind == "bfloat16" else "avx512")
@@ -60,8 +65,8 @@ for kind, target in TARGETS.items():
 model = random_model(dtype=torch.bfloat16, num_heads=3, num_kv_heads=1, head_dim=80)
 steps = [{0: ids(40, 211, seed=1), 1: ids(150, 211, seed=2)}, {0: [3], 1: [4]}]
 results = []
-for isa in ("amx", "amx-emulated"):
-    sequences = NativeSequences(model, num_pages=30, page_size=16, isa=isa)
+for isa, formats in (("amx", TILED), ("amx-emulated", ALL_FORMATS)):
+    sequences = NativeSequences(model, num_pages=30, page_size=16, isa=isa, formats=formats)
     results.append([sequences.step(rows) for rows in steps])
 assert all(torch.equal(*pair) for pair in zip(*results))
 """
@@ -96,7 +101,8 @@ def start_with(source: Path, before: str, after: str) -> int:
 
 def test_products_that_come_out_wrong_are_noticed(tmp_path: Path) -> None:
     assert start_with(tmp_path / "right", "columns", "columns") == 0
-    assert start_with(tmp_path / "bytes", "static_cast<TB>(s.data", "static_cast<uint8_t>(s.data") == -1
+    signed = "static_cast<int8_t>(s.data[b]"
+    assert start_with(tmp_path / "signs", signed, signed.replace("int8_t", "uint8_t")) == -1
     assert start_with(tmp_path / "pairs", "4 * k, sizeof pair", "2 * k, sizeof pair") == -1
     assert start_with(tmp_path / "rows", "m < s.rows[c]", "m < s.rows[c] - 1") == -1
 
@@ -108,7 +114,16 @@ def test_without_permission_vectors_serve_and_it_is_told(
     """A processor that only says it has tiles: the system refuses them before one is touched."""
     flags = build._cpu_features() | {"amx_tile", "amx_int8", "amx_bf16"}
     monkeypatch.setattr(build, "_cpu_features", lambda: flags)
+    with pytest.raises(NativeUnavailableError, match="the system refuses what amx needs") as refused:
+        Runtime(1, "amx", TILED)
+    load = runtime._load
+
+    def load_after_refusal(isa: Isa, formats: Formats) -> ctypes.CDLL:
+        if isa == "amx":
+            raise refused.value
+        return load(isa, formats)
+
+    monkeypatch.setattr(runtime, "_load", load_after_refusal)
     with caplog.at_level(logging.WARNING, "radish.load"):
         assert Runtime(1).isa == "avx512"
-    (message,) = caplog.messages
-    assert "amx is not used, steps run on avx512: the system refuses" in message
+    assert caplog.messages == [f"amx is not used, steps run on avx512: {refused.value}"]

@@ -80,7 +80,7 @@ def product(runtime: Runtime, x: Floats, weight: Matrix, target: Format) -> Floa
     )
     geometry = Geometry(
         heads=1, kv_heads=1, head_dim=16, true_head_dim=16, rotary_half=8, page_size=64, vocab=rows,
-        kv=ones.address, num_pages=1,
+        kv_format=Format.BF16, kv=ones.address, num_pages=1,
     )  # fmt: skip
     program = runtime.program(geometry, ops, [4 * width, 2 * width])
     places = np.arange(rows)

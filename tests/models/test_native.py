@@ -18,7 +18,7 @@ from engine.models.loader import LoadedModel, embedded_model_path
 from engine.models.native import NativeDecoder
 from engine.models.native_load import lay_down
 from engine.tokenizer import load_tokenizer
-from kernels.cpu.build import Isa, supported_isas
+from kernels.cpu.build import ALL_FORMATS, Formats, Isa, supported_isas
 from kernels.cpu.errors import NativeStepError
 from kernels.cpu.runtime import Runtime
 from tests.kernels.isas import EMULATED, TESTED
@@ -47,12 +47,13 @@ class NativeSequences(PagedSequences):
         page_size: int,
         threads: int = 2,
         isa: Isa | None = None,
+        formats: Formats = ALL_FORMATS,
         quantize: Quantize = None,
         kv_dtype: torch.dtype | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(model, num_pages=num_pages, page_size=page_size, seed=seed)
-        runtime = Runtime(threads, isa)
+        runtime = Runtime(threads, isa, formats)
         laid = lay_down(
             model.spec,
             model.weights,

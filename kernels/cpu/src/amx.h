@@ -56,11 +56,7 @@ inline void store_tile(void* rows, int64_t stride) {
 }
 template <int C, int A, int B>
 inline void dot_tiles_i8() {
-  emulated::dot_bytes<int8_t, int8_t>(C, A, B);
-}
-template <int C, int A, int B>
-inline void dot_tiles_i8_u8() {
-  emulated::dot_bytes<int8_t, uint8_t>(C, A, B);
+  emulated::dot_i8(C, A, B);
 }
 template <int C, int A, int B>
 inline void dot_tiles_bf16() {
@@ -95,11 +91,6 @@ template <int T>
 template <int C, int A, int B>
 [[gnu::always_inline]] inline void dot_tiles_i8() {
   asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
-}
-// ...the same with B in uint8...
-template <int C, int A, int B>
-[[gnu::always_inline]] inline void dot_tiles_i8_u8() {
-  asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
 }
 // ...bfloat16 in pairs into float32, rounded in an order of its own (amx_emulated.h).
 template <int C, int A, int B>

@@ -68,9 +68,8 @@ inline void require_product(int c, int a, int b) {
   require(s.rows[a] == s.rows[c] && s.row_bytes[b] == s.row_bytes[c] && s.row_bytes[a] / 4 == s.rows[b]);
 }
 
-// TDPBSSD, TDPBSUD: whole numbers, which wrap.
-template <class TA, class TB>
-inline void dot_bytes(int c, int a, int b) {
+// TDPBSSD: whole numbers, which wrap.
+inline void dot_i8(int c, int a, int b) {
   require_product(c, a, b);
   State& s = state();
   for (int m = 0; m < s.rows[c]; ++m) {
@@ -78,8 +77,8 @@ inline void dot_bytes(int c, int a, int b) {
     std::memcpy(sums, s.data[c][m], sizeof sums);
     for (int k = 0; k < s.rows[b]; ++k) {
       for (int i = 0; i < 4; ++i) {
-        const int x = static_cast<TA>(s.data[a][m][4 * k + i]);
-        for (int n = 0; n < 16; ++n) sums[n] += static_cast<uint32_t>(x * static_cast<TB>(s.data[b][k][4 * n + i]));
+        const int x = static_cast<int8_t>(s.data[a][m][4 * k + i]);
+        for (int n = 0; n < 16; ++n) sums[n] += static_cast<uint32_t>(x * static_cast<int8_t>(s.data[b][k][4 * n + i]));
       }
     }
     std::memcpy(s.data[c][m], sums, s.row_bytes[c]);
