@@ -66,6 +66,13 @@ def unavailable(message: str, *, retry_after_s: float) -> ApiError:
     )
 
 
+def queue_full(message: str, *, retry_after_s: float) -> ApiError:
+    """429: too much waits already."""
+    return ApiError(
+        429, message, type="rate_limit_error", code="queue_full", headers=retry_after(retry_after_s)
+    )
+
+
 def cancelled() -> ApiError:
     """409: who began it has ended it meanwhile."""
     return ApiError(409, "The request was cancelled.", code="cancelled")
@@ -87,13 +94,7 @@ def from_engine(error: InvalidRequestError | QueueFullError | EngineStoppedError
         case InvalidRequestError():
             return bad_request(error.message, error.param, error.code)
         case QueueFullError():
-            return ApiError(
-                429,
-                str(error),
-                type="rate_limit_error",
-                code="queue_full",
-                headers=retry_after(error.retry_after_s),
-            )
+            return queue_full(str(error), retry_after_s=error.retry_after_s)
         case EngineStoppedError():
             return unavailable("The server is shutting down.", retry_after_s=1)
 

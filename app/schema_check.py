@@ -9,7 +9,6 @@ from typing import Any
 import jsonschema
 import msgspec
 
-from app.caller import current_caller
 from app.state import AppState
 from grammars.base import GrammarError
 from grammars.spec import Constraint
@@ -60,9 +59,7 @@ async def check_schema(state: AppState, body: bytes) -> SchemaCheck:
     started = time.perf_counter()
     refusal = min_tokens = None
     try:
-        grammar = await state.engine.compiler.compile(
-            Constraint.json_schema(request.schema), namespace=current_caller.get().namespace
-        )
+        grammar = await state.grammar(Constraint.json_schema(request.schema))
         min_tokens = grammar.min_tokens
     except GrammarError as error:
         refusal = Refusal(error.message, error.pointer, error.keyword)

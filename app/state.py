@@ -13,7 +13,7 @@ import msgspec
 
 from app.bodies import decode
 from app.caller import current_caller
-from app.errors import ApiError, bad_request, from_grammar, from_template, unavailable
+from app.errors import ApiError, bad_request, from_grammar, from_template, queue_full, unavailable
 from app.messages import plain_messages
 from app.protocol import ChatRequest, DrawingFields, SamplingFields, refuse_unsupported
 from app.responses_store import ResponseStore
@@ -25,6 +25,8 @@ from app.tool_calls import CALL_FORMATS
 from engine.config import Config
 from engine.engine import Engine
 from grammars.base import Grammar, GrammarError
+from grammars.spec import Constraint
+from grammars.turns import TooMuchWaitsError
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -149,16 +151,30 @@ class AppState:
         """The grammar of a constraint.
 
         Raises:
-            ApiError: 400; it cannot be enforced.
+            ApiError: 400; it cannot be enforced. 429; too many of this caller's wait to be compiled.
         """
         if wanted is None:
             return None
         try:
-            return await self.engine.compiler.compile(
-                wanted.constraint, namespace=current_caller.get().namespace
-            )
+            return await self.grammar(wanted.constraint)
         except GrammarError as error:
             raise from_grammar(error, wanted.field) from None
+
+    async def grammar(self, constraint: Constraint) -> Grammar:
+        """The grammar of a constraint.
+
+        Raises:
+            GrammarError: it cannot be enforced.
+            ApiError: 429; too many constraints of this caller wait to be compiled.
+        """
+        caller = current_caller.get()
+        try:
+            return await self.engine.compiler.compile(
+                constraint, namespace=caller.namespace, owner=caller.tenant
+            )
+        except TooMuchWaitsError as error:
+            self.engine.stats.rejected["compiler_full"] += 1
+            raise queue_full(str(error), retry_after_s=1) from None
 
     def _check_length(self, texts: Iterable[str], field: str) -> None:
         """Refuse what cannot fit whatever its tokens are, before any work is spent on it.

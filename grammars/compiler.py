@@ -6,7 +6,6 @@ import asyncio
 import pickle
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import sha256
 
@@ -20,9 +19,12 @@ from grammars.pool import WorkerPool
 from grammars.rows import RowCache
 from grammars.spec import Constraint
 from grammars.thought import AfterThought, ThoughtTokens
+from grammars.turns import Turns
 from grammars.vocab import Vocabulary
 
 _THREADS = 2
+_MOST_WAITING = 128
+"""Constraints of one owner."""
 _ROW_SHARE = 4
 """One part in so many of the cache's bytes is for masks."""
 
@@ -53,25 +55,27 @@ class Compiler:
         self._rows = RowCache(row_bytes)
         self._cache = GrammarCache(cache_bytes - row_bytes)
         self._workers = WorkerPool(vocabulary)
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
+        self._turns = Turns[Outcome](_THREADS, _MOST_WAITING, "grammar")
 
     @property
     def cached_bytes(self) -> int:
         """Memory of the cached grammars, estimated, and masks."""
         return self._cache.nbytes + self._rows.nbytes
 
-    async def compile(self, constraint: Constraint, *, namespace: str = "") -> Grammar:
+    async def compile(self, constraint: Constraint, *, namespace: str = "", owner: str = "") -> Grammar:
         """The grammar of a constraint. Cancelling a call leaves others alone.
 
         Args:
             namespace: equal constraints of one namespace share a grammar; no time tells what others have.
+            owner: whose work it is; owners take turns.
 
         Raises:
+            TooMuchWaitsError: too many constraints of the owner wait already.
             GrammarError: it cannot be enforced exactly, or not within the limits of time and memory.
         """
         # With the text as it came: two schemas that differ in the order of properties are two grammars.
         key = sha256(msgspec.msgpack.encode((namespace, constraint))).digest()
-        future, hit = self._cache.get(key, partial(self._threads.submit, self._compile, constraint))
+        future, hit = self._cache.get(key, partial(self._turns.submit, owner, self._compile, constraint))
         self.num_hits += hit
         outcome = await asyncio.shield(asyncio.wrap_future(future))
         if isinstance(outcome, GrammarError):
@@ -84,12 +88,12 @@ class Compiler:
 
     def warm_up(self) -> None:
         """Start a worker process in the background, so that the first request does not wait for it."""
-        self._threads.submit(self._compile, Constraint(kind="json_object"))
+        self._turns.submit("", self._compile, Constraint(kind="json_object"))
 
     def close(self) -> None:
         """End the worker processes; compilations in progress fail."""
         self._workers.close()
-        self._threads.shutdown(cancel_futures=True)
+        self._turns.shutdown()
 
     def _compile(self, constraint: Constraint) -> Outcome:
         started = time.monotonic()

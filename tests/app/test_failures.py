@@ -150,6 +150,23 @@ def _load(served: Served) -> tuple[int, int]:
     return load.running, load.waiting
 
 
+async def test_too_many_constraints_that_wait_are_a_429(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rejected = served.engine.stats.rejected["compiler_full"]
+    monkeypatch.setattr(served.engine.compiler._turns, "_most", 0)
+    for refused in (
+        await served.chat(guided_choice=["not compiled yet"]),
+        await served.post("schema/check", {"schema": {"const": "not compiled yet"}}),
+    ):
+        assert (refused.status_code, error_of(refused)["code"]) == (429, "queue_full")
+        assert refused.headers["retry-after"] == "1"
+    assert served.engine.stats.rejected["compiler_full"] == rejected + 2
+    monkeypatch.undo()
+    choice = (await served.chat(guided_choice=["not compiled yet"])).json()["choices"][0]
+    assert choice["message"]["content"] == "not compiled yet"
+
+
 async def test_silence_is_filled_with_comments() -> None:
     async with serving(heartbeat=0.01) as served, raw_client(served) as client:
         served.runner.pause()
