@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from device import DEVICE, IS_TRIAL, again, sized
 from timing import eager_us
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -21,8 +22,8 @@ from engine.models.spec import ModelSpec
 from engine.models.weights import LayerWeights, Weights
 from kernels.quantize import CODES
 
-DEVICE = torch.device("cuda")
 PAGE = 16
+KINDS: tuple[Kind, ...] = ("int8", "fp8", "int4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +41,8 @@ class Shape:
 
 SMALL = Shape("135M-class", 30, 576, 9, 3, 1536, 49_152)
 LARGE = Shape("8B-class", 32, 4096, 32, 8, 14_336, 128_256)
-COMPARED: list[tuple[Shape, torch.dtype, Kind | None]] = [
-    (SMALL, torch.float32, None),
-    (SMALL, torch.bfloat16, None),
-    (SMALL, torch.bfloat16, "int8"),
-    (SMALL, torch.bfloat16, "fp8"),
-    (SMALL, torch.bfloat16, "int4"),
-    (LARGE, torch.bfloat16, None),
-]
-"""What `agreement` is asked for."""
-TIMED: list[tuple[Shape, Kind | None]] = [
-    (SMALL, None),
-    (LARGE, None),
-    (LARGE, "int8"),
-    (LARGE, "fp8"),
-    (LARGE, "int4"),
-]
-"""What `step_times` is asked for."""
+TINY = Shape("tiny", 2, 64, 4, 2, 128, 320)
+SHAPES = {"small": TINY, "large": TINY} if IS_TRIAL else {"small": SMALL, "large": LARGE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +54,13 @@ class Agreement:
     """Of weights, or the format of them and of activations, keys and values."""
     largest_difference: float
     """Of logits, in units of their standard deviation."""
-    equal_texts: str
+    equal_texts: int
+    texts: int
+
+
+def kind_named(name: str) -> Kind | None:
+    """A format of weights; None for "none"."""
+    return next((kind for kind in KINDS if kind == name), None)
 
 
 def random_model(shape: Shape, dtype: torch.dtype) -> Any:
@@ -149,7 +141,8 @@ def decoder_of(model: Any, shape: Shape, num_pages: int, kind: Kind | None) -> D
 
 def graphed(decoder: Decoder, max_rows: int) -> GraphedDecoder:
     """The decoder as the engine has it."""
-    return GraphedDecoder(decoder, max_rows=max_rows, capture=CudaCapture(), progress=lambda _done: None)
+    capture = again if IS_TRIAL else CudaCapture()
+    return GraphedDecoder(decoder, max_rows=max_rows, capture=capture, progress=lambda _done: None)
 
 
 def batch_of(counts: list[int], contexts: list[int], table: np.ndarray) -> Batch:
@@ -176,7 +169,7 @@ def batch_of(counts: list[int], contexts: list[int], table: np.ndarray) -> Batch
 
 def agreement(shape: Shape, dtype: torch.dtype, kind: Kind | None = None) -> Agreement:
     """Prompts of 3 to 200 tokens, then 24 greedy tokens each, together in one batch here and apart there."""
-    model, count, lengths = random_model(shape, dtype), 24, [3, 17, 64, 200]
+    model, count, lengths = random_model(shape, dtype), sized(24, 3), [3, 17, *map(sized, (64, 200))]
     generator = torch.Generator(DEVICE).manual_seed(1)
     prompts = [
         torch.randint(shape.vocab, (length,), generator=generator, device=DEVICE) for length in lengths
@@ -201,18 +194,21 @@ def agreement(shape: Shape, dtype: torch.dtype, kind: Kind | None = None) -> Agr
     equal = sum(mine == other for mine, other in zip(ours, theirs, strict=True))
     difference = float((logits - exact).abs().max() / exact.std())
     name = kind or str(dtype).replace("torch.", "")
-    return Agreement(shape.name, name, difference, f"{equal} of {len(lengths)}")
+    return Agreement(shape.name, name, difference, equal, len(lengths))
 
 
-def step_times(shape: Shape, kind: Kind | None, context: int = 1024) -> Iterator[tuple[int, float, float]]:
+def step_times(
+    shape: Shape, kind: Kind | None, context: int = sized(1024)
+) -> Iterator[tuple[int, float, float]]:
     """Batch size, and microseconds of one decode step from host arrays to logits: as a graph, and kernel by
     kernel."""
     model = random_model(shape, torch.bfloat16)
     width = -(-context // PAGE)
-    decoder = decoder_of(model, shape, 256 * width, kind)
+    sizes = (1, 2) if IS_TRIAL else (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    decoder = decoder_of(model, shape, sizes[-1] * width, kind)
     del model
-    replayed = graphed(decoder, MOST_ROWS)
-    for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+    replayed = graphed(decoder, min(MOST_ROWS, sizes[-1]))
+    for size in sizes:
         table = np.random.default_rng(0).permutation(size * width).reshape(size, width)
         batch = batch_of([1] * size, [context] * size, table)
         ids = torch.zeros(size, dtype=torch.int64, device=DEVICE)
