@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import resource
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 OPTIONS = Config
 EXIT_HANGS = 70
 """Exit code (EX_SOFTWARE of sysexits.h) after a step that did not end even when it was told to."""
+_OPEN_FILES = 65536
 
 _log = logging.getLogger("radish.app")
 
@@ -34,6 +36,7 @@ _log = logging.getLogger("radish.app")
 def run(config: Config) -> int:
     """Serve until told to stop; returns the exit code."""
     _set_up_logging(config)
+    _allow_connections()
     with progress_bar() as progress, _one_line_errors(config):
         build_ahead(config)
         progress("Starting torch", 0.0)
@@ -62,6 +65,14 @@ def run(config: Config) -> int:
         # Python would wait for the step's thread.
         os._exit(EXIT_HANGS)
     return 0
+
+
+def _allow_connections() -> None:
+    """Raise the limit of open files, which most systems set for programs that call `select` (1024)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _tracing(config: Config) -> TracerProvider | None:

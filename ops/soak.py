@@ -3,8 +3,8 @@
     ops/soak --minutes 20 --output soak
 
 Writes soak.json with the figures and soak.png with the curves. Exits with 1 if anything did not hold: a
-sample that does not add up, an unexpected answer, a control text that changed, or something left over at the
-end.
+sample that does not add up, an unexpected answer, a control text that changed, memory that grew, or something
+left over at the end.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from ops.own_server import own_server
 
 PERIOD_S = 2.0
+GROWTH_MIB = 64
+"""Memory may grow by less, once it was in use for a fifth of the time."""
 SERVE = (
     *("--kv-memory", "32", "--log-level", "warning"),
     *("--max-running", "12", "--max-waiting", "16"),
@@ -199,11 +201,19 @@ async def soak(http: httpx.AsyncClient, *, minutes: float, clients: int) -> Soak
     for state in ("protected", "private"):
         run.hold(last[f"radish:pages {state}"] == 0, f"pages left {state}")
     run.hold(await run.control() == control, "the control text changed")
+    early, late = _memory_mib(run)
+    run.hold(late - early < GROWTH_MIB, f"memory grew from {early} to {late} MiB")
     return run
 
 
+def _memory_mib(run: Soak) -> tuple[int, int]:
+    """After a fifth of the time, when the pool and the caches have been filled, and at the end."""
+    memory = [round(sample["process_resident_memory_bytes"] / 2**20) for sample in run.samples]
+    return memory[len(memory) // 5], memory[-1]
+
+
 def figures(run: Soak) -> dict[str, Any]:
-    memory = [sample["process_resident_memory_bytes"] / 2**20 for sample in run.samples]
+    early, late = _memory_mib(run)
     last = run.samples[-1]
     return {
         "minutes": round((last["at"] - run.samples[0]["at"]) / 60, 2),
@@ -211,7 +221,7 @@ def figures(run: Soak) -> dict[str, Any]:
         "answers": dict(run.counts),
         "tokens": int(last["vllm:generation_tokens_total"]),
         "preemptions": int(last["vllm:num_preemptions_total"]),
-        "memory_mib": {"after a fifth": round(memory[len(memory) // 5]), "end": round(memory[-1])},
+        "memory_mib": {"after a fifth": early, "end": late},
         "tasks_end": int(last["radish:tasks"]),
         "open_files_end": int(last["process_open_fds"]),
         "faults": run.faults[:20],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 import shlex
 import signal
 import socket
@@ -41,6 +42,19 @@ def test_the_line_to_try_works_and_sigterm_ends_it() -> None:
             assert process.wait(timeout=60) == 0
         finally:
             process.kill()
+
+
+def test_many_connections_may_be_open() -> None:
+    """More than the thousand files that systems allow by default."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            assert main(["serve", "--port", str(taken.getsockname()[1])]) == 1
+        allowed = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (allowed, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_killed_server_starts_again_on_its_port() -> None:
