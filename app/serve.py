@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ OPTIONS = Config
 EXIT_HANGS = 70
 """Exit code (EX_SOFTWARE of sysexits.h) after a step that did not end even when it was told to."""
 _OPEN_FILES = 65536
+_SWITCH_S = 0.0005
 
 _log = logging.getLogger("radish.app")
 
@@ -54,6 +56,8 @@ def run(config: Config) -> int:
         # What is there by now stays; to look for garbage in it would stop every stream for 100 ms.
         gc.collect()
         gc.freeze()
+        # Nor do streams wait long for the threads that prepare large requests (5 ms each time by default).
+        sys.setswitchinterval(_SWITCH_S)
         uvloop.run(
             serve(app, config, lambda url: _tell(url, engine.model_name, chats=chats, needs_key=needs_key))
         )
