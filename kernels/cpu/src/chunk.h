@@ -46,12 +46,19 @@ class Upcoming {
   // Tokens [begin, end) of a chunk. Blocks that pages hold in pieces are not fetched.
   void find(const Pages& pages, const Source& source, int begin, int end) {
     known_ = pages.block == kLanes && begin < end;
+    const int page_size = static_cast<int>(pages.page_size);
     for (int b = 0; known_ && b < kChunk / kLanes; ++b) {
       const int token = std::min(begin / kChunk * kChunk + b * kLanes, end - 1);
-      const int64_t page = source.table[token / pages.page_size];
-      const int64_t inside = token % pages.page_size / kLanes * kLanes * pages.head_dim;
-      keys_[b] = reinterpret_cast<const char*>(pages.keys(source.layer, page, source.kv_head) + inside);
-      values_[b] = reinterpret_cast<const char*>(pages.values(source.layer, page, source.kv_head) + inside);
+      const int64_t page = source.table[token / page_size];
+      const int block = token % page_size / kLanes * kLanes;
+      keys_[b] = reinterpret_cast<const char*>(pages.keys(source.layer, page, source.kv_head) + block * pages.head_dim);
+      values_[b] =
+          reinterpret_cast<const char*>(pages.values(source.layer, page, source.kv_head) + block * pages.head_dim);
+      if constexpr (Pages::kPack == 4) {
+        const uint16_t* scales = pages.scales(source.layer, page, source.kv_head) + block;
+        prefetch(scales);
+        prefetch(scales + page_size);
+      }
     }
   }
 
@@ -173,7 +180,8 @@ class Chunk {
   // Finds block b of the chunk, whose first token is `token`; gathers it when pages hold it in pieces.
   void locate(const Source& source, int b, int token, int end) {
     if (pages_.block == kLanes) {
-      const int64_t page = source.table[token / pages_.page_size], inside = token % pages_.page_size * dim_;
+      const int page_size = static_cast<int>(pages_.page_size);
+      const int64_t page = source.table[token / page_size], inside = token % page_size * dim_;
       keys_[b] = pages_.keys(source.layer, page, source.kv_head) + inside;
       values_[b] = pages_.values(source.layer, page, source.kv_head) + inside;
       return;

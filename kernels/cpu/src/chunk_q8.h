@@ -79,7 +79,8 @@ class ChunkQ8 {
   // Finds block b of the chunk, whose first token is `token`; gathers it when pages hold it in pieces.
   void locate(const Source& source, int b, int token, int end) {
     if (pages_.block == kLanes) {
-      const int64_t page = source.table[token / pages_.page_size], offset = token % pages_.page_size;
+      const int page_size = static_cast<int>(pages_.page_size);
+      const int64_t page = source.table[token / page_size], offset = token % page_size;
       keys_[b] = pages_.keys(source.layer, page, source.kv_head) + offset * dim_;
       values_[b] = pages_.values(source.layer, page, source.kv_head) + offset * dim_;
       const uint16_t* scales = pages_.scales(source.layer, page, source.kv_head) + offset;
