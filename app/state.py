@@ -128,6 +128,7 @@ class AppState:
                 add_generation_prompt=request.add_generation_prompt is not False,
                 continue_final_message=request.continue_final_message or False,
                 kwargs=request.chat_template_kwargs,
+                check=lambda text: self._check_length((text,), "messages"),  # tools are in it by now
             )
         except TemplateError as error:
             raise from_template(error) from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jinja2
@@ -111,8 +111,11 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         kwargs: Mapping[str, Any] | None = None,
+        check: Callable[[str], None] = lambda text: None,
     ) -> list[int]:
         """The prompt as token ids; arguments and errors as for `render`.
+
+        `check` may refuse the text, by raising, before it is tokenised.
 
         Special tokens are those the template writes (the beginning of sequence too: none is added).
         The text of one within messages, tools or kwargs stays text: it cannot end a turn.
@@ -126,6 +129,7 @@ class ChatTemplate:
             continue_final_message=continue_final_message,
             kwargs=kwargs,
         )
+        check(text)
         return quotes.encode(text, self._tokenizer)
 
     def _render(

@@ -12,6 +12,7 @@ from tests.app.harness import Served, chat_body, error_of
 
 MESSAGE = {"role": "user", "content": "x"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+DESCRIBED = {"type": "function", "function": {"name": "f", "description": "x" * 200_000, "parameters": {}}}
 PART = {"type": "text", "text": ""}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
@@ -91,6 +92,7 @@ async def test_a_long_list_of_ids_is_refused_by_its_length_before_anything_else(
         ("/v1/embeddings", {"model": "fake", "input": "x" * 200_000, "truncate_prompt_tokens": 1}, "input"),
         ("/v1/completions", {"model": "fake", "prompt": "\N{WOMAN}" * 50_000}, "prompt"),
         ("/v1/completions", {"model": "fake", "prompt": ["x"] * 1025}, "prompt"),
+        ("/v1/chat/completions", chat_body(tools=[DESCRIBED]), "messages"),
         ("/v1/score", {"query": "x", "items": ["x"] * 1025, "labels": ["x"]}, "items"),
         ("/v1/score", {"query": "x" * 10_000, "items": ["x"] * 1000, "labels": ["x"]}, "items"),
         ("/v1/score", {"query": [1] * 10_000, "items": [[1]] * 1000, "labels": [[1]]}, "items"),
