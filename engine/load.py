@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 from collections.abc import Callable
@@ -84,6 +85,7 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     # Last, because it starts a process that nobody would end if something above failed.
     compiler = _compiler(config, tokenizer, loaded.spec.vocab_size)
     compiler.warm_up()
+    _return_freed_memory()
     return Engine(
         config=config,
         runner=ModelRunner(model, sampler, device),
@@ -100,7 +102,14 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
 def _tokenizer(path: Path) -> Tokenizer:
     tokenizer = load_tokenizer(path)
     check_token_bytes(tokenizer)
+    _return_freed_memory()
     return tokenizer
+
+
+def _return_freed_memory() -> None:
+    """glibc keeps what was freed in between; loading leaves tens of MiB of it."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def _for_torch(

@@ -17,7 +17,7 @@ from engine.models.weights import LayerOf, WeightsOf
 from kernels.cpu.abi import Encoding, Epilogue, Format, Kind, Op, Rows
 from kernels.cpu.blocks import Blocks, Matrix
 from kernels.cpu.image import Image
-from kernels.cpu.runtime import GROUP, PANEL, Memory, Packed, Part, Runtime, padded, q8_row_bytes
+from kernels.cpu.runtime import GROUP, PANEL, Packed, Part, Piece, Runtime, padded, q8_row_bytes
 
 Quantize = Literal["int8", "gguf"]
 """int8: 8-bit weights, 32 to a scale. gguf: blocks as the file has them where they are Q8_0, Q4_0 or Q4_1;
@@ -39,7 +39,7 @@ class Planner:
     ops: list[Op] = field(default_factory=list)
     buffers: list[int] = field(default_factory=list)
     """Bytes of a row of each buffer."""
-    memories: list[Memory] = field(default_factory=list)
+    memories: list[Piece] = field(default_factory=list)
     """What the operations point to."""
 
     _named: dict[tuple[str, Format], int] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,16 @@ class Blocks:
         """float32 [rows, columns]"""
         numbers = dequantize(self.rows, GGMLQuantizationType[self.kind.name])
         return torch.from_numpy(numbers).view(self.shape)
+
+    def forget(self) -> None:
+        """Let the system have the memory of a mapped file back; what is read again comes from the file."""
+        if self.rows.flags.writeable:
+            return
+        base: object = self.rows
+        while isinstance(base, np.ndarray):
+            base = base.base
+        if isinstance(base, mmap.mmap):
+            base.madvise(mmap.MADV_DONTNEED)
 
 
 Matrix = Tensor | Blocks

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from kernels.cpu.abi import POINTERS, Op
-from kernels.cpu.runtime import Memory, Runtime, padded
+from kernels.cpu.runtime import Memory, Piece, Runtime, padded
 
 PARTIAL: Final = ".partial"
 """Ends the names of files that are being written."""
@@ -47,7 +47,7 @@ class Image:
     """Bytes of a row of each buffer."""
     segments: tuple[tuple[int, int], ...]
     """Address and bytes of each piece of memory."""
-    owners: tuple[Memory, ...]
+    owners: tuple[Memory | Piece, ...]
     """What keeps the segments alive."""
     note: bytes = b""
     """What the caller wants to know again when it reads the image."""

@@ -27,6 +27,9 @@ PANEL: Final = 32
 """Outputs of a packed weight are padded to a multiple of this..."""
 GROUP: Final = 64
 """...and inputs to a multiple of this."""
+_LINE: Final = 64
+_SHARED: Final = 32 << 20
+"""Bytes of a mapping that pieces share."""
 
 
 def padded(size: int, unit: int) -> int:
@@ -118,11 +121,42 @@ class Memory:
         weakref.finalize(self, library.radish_unmap, address, size)
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a larger memory."""
+
+    address: int
+    size: int
+    whole: Memory
+    """Kept alive by its pieces."""
+
+
+class Arena:
+    """Zeroed memory for what is kept as long as a model: small pieces share mappings, so that they lie on
+    huge pages as well."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._whole: Memory | None = None
+        self._used = 0
+
+    def take(self, size: int) -> Piece:
+        """A piece that begins at a multiple of 64 bytes."""
+        if size > _SHARED // 2:
+            whole = Memory(self._library, size)
+            return Piece(whole.address, size, whole)
+        if self._whole is None or self._used + size > _SHARED:
+            self._whole, self._used = Memory(self._library, _SHARED), 0
+        piece = Piece(self._whole.address + self._used, size, self._whole)
+        self._used += padded(size, _LINE)
+        return piece
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """A linear weight in the layout of src/packed.h."""
 
-    memory: Memory
+    memory: Piece
     format: Format
     n: int
     """Padded outputs."""
@@ -165,23 +199,24 @@ class Runtime:
         if not pool:
             raise NativeUnavailableError(f"the system gives no {threads} threads")
         self.pool: int = pool
+        self._arena = Arena(self._library)
         self._finalizer = weakref.finalize(self, self._library.radish_pool_destroy, self.pool)
 
     def allocate(self, size: int) -> Memory:
         """Zeroed memory of `size` bytes."""
         return Memory(self._library, size)
 
-    def store(self, tensor: Tensor) -> Memory:
+    def store(self, tensor: Tensor) -> Piece:
         """A copy of a tensor's numbers in native memory."""
         source = tensor.detach().contiguous()
-        memory = self.allocate(source.nbytes)
+        memory = self._arena.take(source.nbytes)
         ctypes.memmove(memory.address, source.data_ptr(), source.nbytes)
         return memory
 
     def pack(self, parts: Sequence[Part], *, rows: int, columns: int, target: Format) -> Packed:
         """Pack a weight of `rows` x `columns` (before padding) from its parts; the rest is zero."""
         n, k = padded(rows, PANEL), padded(columns, GROUP)
-        memory = self.allocate(self._library.radish_packed_bytes(target, n, k))
+        memory = self._arena.take(self._library.radish_packed_bytes(target, n, k))
         for part in parts:
             kept, address, source = _source(part.weight)
             job = PackJob(
@@ -199,6 +234,8 @@ class Runtime:
             )
             self._library.radish_pack(self.pool, byref(job))
             del kept
+            if isinstance(part.weight, Blocks):
+                part.weight.forget()
         return Packed(memory=memory, format=target, n=n, k=k)
 
     def sample(self, job: SampleJob) -> None:
