@@ -21,6 +21,11 @@ class RowCache:
     def __contains__(self, key: object) -> bool:
         return key in self._rows
 
+    def allows(self, key: object, token_id: int) -> bool | None:
+        """What the mask under `key` says of a token; None if there is none."""
+        row = self._rows.get(key)
+        return None if row is None else bool(row[token_id >> 5] >> (token_id & 31) & 1)
+
     def copy_to(self, row: MaskRow, key: object) -> bool:
         """Overwrite `row` with the mask under `key`; False, with `row` unchanged, if there is none."""
         with self._lock:

@@ -25,19 +25,28 @@ STATES_BYTES = 1 << 20
 class State(Generic[P]):
     """A place; equal places are one object for as long as they are remembered."""
 
-    __slots__ = ("forced", "left", "onward", "point", "size")
+    __slots__ = ("forced", "is_explored", "left", "may_end", "must_end", "onward", "point", "size")
 
     def __init__(self, point: P, size: float) -> None:
         self.point = point
         self.size = size
         """Bytes of a shortest end; infinite when that must be looked for."""
-        self.forced: list[int] | None = None
-        """The tokens that must come next, once the engine was asked for them; not to be changed."""
+        self.is_explored = False
+        """Whether the engine was asked for the three that follow."""
+        self.forced: list[int] = []
+        """The tokens that must come next; not to be changed."""
+        self.may_end = False
+        self.must_end = False
         self.left: float | None = None
         """Tokens of the known way to the end; infinite if there is none, None if none was looked for."""
         self.onward: Step[P] | None = None
         """That way's first step. It leads to a state with at least one token less left, for ever: a better
         way may be found there, but none that is longer takes the place of one that is known."""
+
+    def explored(self, forced: list[int], *, may_end: bool, must_end: bool) -> None:
+        """Note what the engine says."""
+        self.forced, self.may_end, self.must_end = forced, may_end, must_end
+        self.is_explored = True
 
     def way(self) -> Iterator[int]:
         """The tokens of the known way to the end."""
@@ -45,6 +54,11 @@ class State(Generic[P]):
         while step is not None:
             yield step.token_id
             step = step.state.onward
+
+
+def nowhere() -> State[None]:
+    """The place of one sequence alone, in a grammar of which no tracker knows."""
+    return State(None, math.inf)
 
 
 class Step(Generic[P]):

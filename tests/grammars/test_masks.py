@@ -52,7 +52,10 @@ def _walk(constraint: Constraint, vocabulary: Vocabulary, rng: random.Random, *,
             before = rows.nbytes
             row = mask_of(computed, vocabulary)
             np.testing.assert_array_equal(mask_of(kept, vocabulary), row, err_msg=constraint.spec)
-            assert kept.forced_tokens() == computed.forced_tokens()
+            engine = computed._engine()
+            assert kept.forced_tokens() == engine.compute_ff_tokens()
+            assert kept.is_complete == engine.is_accepting()
+            assert kept.is_exhausted == (engine.is_accepting() and engine.is_stopped())
             met += rows.nbytes == before
             legal = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
             short = min(rng.choices(legal, k=6), key=lambda token: len(_text(vocabulary, token)))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from grammars.base import GrammarError
-from grammars.llg import LlgGrammar, LlgMatcher
+from grammars.llg import LlgGrammar
+from grammars.llg_matcher import LlgMatcher
 from grammars.lower import lower
 from grammars.rows import RowCache
 from grammars.spec import Constraint, JsonOptions
@@ -37,7 +38,7 @@ def slow_close(matcher: LlgMatcher, vocabulary: Vocabulary) -> list[int] | None:
         text = states.close(matcher._path[-1])
     except NoCloseError:
         return None
-    engine, tokens = matcher._matcher.deep_copy(), []
+    engine, tokens = matcher._engine().deep_copy(), []
     while text:
         forced = engine.compute_ff_tokens()
         token = forced[0] if forced else vocabulary.spellings.longest(text)
