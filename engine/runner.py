@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.batch import Batch, StepOutput
 from engine.sampler import Sampler
-from kernels.transfer import to_device
+from kernels.transfer import HostCopy, to_device
 
 
 class Model(Protocol):
@@ -50,14 +50,15 @@ class ModelRunner:
             hidden = torch.empty(len(batch.embed_rows), self._model.hidden_size, device=self._device)
         logits = self._model.forward(batch, token_ids, hidden)
         forwarded = time.perf_counter()
-        prompt_logprobs = self._sampler.measure_prompt(logits[len(batch.samples) :], batch)
         ids, host_ids, logprobs = self._sampler.sample(logits[: len(batch.samples)], batch)
+        # What the host waits for comes last.
+        prompt_logprobs = self._sampler.measure_prompt(logits[len(batch.samples) :], batch)
         self._sampled = ids.clamp(min=0)
         return StepOutput(
             token_ids=host_ids,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
-            embeddings=[] if hidden is None else list(hidden.cpu().numpy()),
+            embeddings=[] if hidden is None else list(HostCopy(hidden).wait().numpy()),
             forward_s=forwarded - started,
             sample_s=time.perf_counter() - forwarded,
         )

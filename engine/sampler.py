@@ -49,6 +49,7 @@ class Sampler:
         self._restrictions.release(batch.released)
         raw = RawLogprobs(logits, rows, self.measure_logprobs)
         ids = self._pick(logits, batch)
+        raw.begin(ids)
         host_ids: list[int] = HostCopy(ids).wait().tolist()
         for token_id, row in zip(host_ids, rows, strict=True):
             if row.params.has_penalties:

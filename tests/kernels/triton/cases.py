@@ -39,7 +39,10 @@ class AttentionCase:
     """Leading tokens, of whole pages, that each row shares with the row before it; () none."""
 
 
-_RAGGED: Final = ((1, 1), (1, 17), (1, 130), (1, 63), (1, 16), (1, 15), (1, 128), (1, 129), (0, 0))
+_RAGGED: Final = (
+    *((1, context) for context in (1, 2, 17, 130, 63, 16, 15, 128, 129, 64, 65)),
+    (0, 0),
+)
 _MIXED: Final = ((1, 30), (17, 17), (5, 40), (8, 8), (9, 140), (64, 80), (0, 20), (2, 2))
 _DRAFTS: Final = ((2, 2), (8, 150), (3, 129), (4, 64))
 _SHARED: Final = tuple((1, context) for context in (400, 513, 396, 385, 300, 257, 64))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
@@ -119,14 +120,21 @@ def launch_forward(
 ) -> Tensor:
     """Logits of a step; the steps for graphs of one and of two rows besides. No tensor on the meta device has
     numbers, so this fails if a step reads any back."""
+    with as_on(architecture):
+        model = Decoder(spec, weights, KVCache.allocate(spec, 256, 16, kv_dtype, META))
+        GraphedDecoder(model, max_rows=2, capture=launched_once, progress=lambda _done: None)
+        return model.forward(batch, meta(len(batch.token_ids), dtype=torch.int64))
+
+
+@contextmanager
+def as_on(architecture: str) -> Iterator[None]:
+    """Decoders on meta tensors take what they would on a GPU."""
     with (
         patch.object(decoder, "operations", lambda _device: operations(torch.device("cuda"))),
         patch.object(step, "architecture", lambda _device: architecture),
         patch.object(linears, "architecture", lambda _device: architecture),
     ):
-        model = Decoder(spec, weights, KVCache.allocate(spec, 256, 16, kv_dtype, META))
-        GraphedDecoder(model, max_rows=2, capture=launched_once, progress=lambda _done: None)
-        return model.forward(batch, meta(len(batch.token_ids), dtype=torch.int64))
+        yield
 
 
 def launched_once(launch: Callable[[], None]) -> Callable[[], None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -102,6 +104,70 @@ def test_shared_keys_are_read_once(share_from: int, times: int) -> None:
         for _, _, _, start, stop in items.tolist()
     )
     assert read == times * 2 * SPLIT + 5 * 7 + SPLIT
+
+
+def reads(plan: AttentionPlan, table: np.ndarray) -> Counter[int]:
+    """How often a step reads each page of its decoded rows."""
+    counts: Counter[int] = Counter()
+    for items in (plan.narrow_items, plan.wide_items):
+        for _, _, row, start, stop in items.tolist():
+            counts.update(table[row, start // PAGE : -(-stop // PAGE)].tolist())
+    return counts
+
+
+def tree_rows(node_tokens: list[int], leaves: int, own: int) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """Decoding rows at the leaves of a tree with two children a node.
+
+    Args:
+        node_tokens: length of a node of each depth, in whole pages.
+        leaves: rows below each node of the last depth.
+        own: tokens of each row alone.
+    """
+    fresh = iter(range(1 << 20))
+    paths: list[list[int]] = [[]]
+    for depth, tokens in enumerate(node_tokens):
+        parents = [path for path in paths for _ in range(1 if depth == 0 else 2)]
+        paths = [[*path, *(next(fresh) for _ in range(tokens // PAGE))] for path in parents]
+    pages = [[*path, *(next(fresh) for _ in range(-(-own // PAGE)))] for path in paths for _ in range(leaves)]
+    context = sum(node_tokens) + own
+    return [(1, context)] * len(pages), np.array(pages, np.int32)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_every_shared_page_is_read_once_at_every_depth(depth: int) -> None:
+    """And flat, as often as it has rows below it."""
+    rows, table = tree_rows([2 * SPLIT] * depth, 3, SPLIT + 5)
+    wide = TILES.wide.block_m // 2  # members of an item, at two heads a group
+    shared, flat = reads(plan_of(rows, table), table), reads(plan_of(rows, table, share_from=1 << 20), table)
+    below = Counter(table.ravel().tolist())
+    assert flat == below
+    assert set(shared) == set(below)
+    for page, times in shared.items():
+        assert times == -(-below[page] // wide)
+
+
+def test_little_in_common_is_read_apart() -> None:
+    """Nodes that fill no split are not shared, and their pages cost what they do flat; nor are two rows."""
+    for node, leaves in ((SPLIT - PAGE, 5), (4 * SPLIT, 2)):
+        rows, table = tree_rows([node], leaves, SPLIT)
+        plan, flat = plan_of(rows, table), plan_of(rows, table, share_from=1 << 20)
+        assert torch.equal(plan.narrow_items, flat.narrow_items)
+        assert len(plan.wide_items) == len(flat.wide_items) == 0
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=4), st.integers(3, 5), st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_what_nodes_cut_costs_less_than_a_split_each(nodes: list[int], leaves: int, own: int) -> None:
+    """Whatever the lengths of nodes: beyond its pages read once for each full item, a node costs at most the
+    split that it ends in, once for each child or row."""
+    rows, table = tree_rows([PAGE * pages for pages in nodes], leaves, own)
+    below = Counter(table.ravel().tolist())
+    wide = TILES.wide.block_m // 2
+    total = sum(reads(plan_of(rows, table), table).values())
+    once = sum(-(-count // wide) for count in below.values())
+    branches = sum(2**depth * 2 for depth in range(len(nodes) - 1)) + len(rows)
+    assert once <= total <= once + branches * SPLIT // PAGE
+    assert total <= sum(below.values())
 
 
 def test_arrays_are_aligned() -> None:
