@@ -65,7 +65,17 @@ inline void dot_tiles_bf16() {
 
 #else
 
-// Assembly rather than intrinsics, which in some compilers do not say that a load reads memory.
+// Assembly rather than intrinsics, which in some compilers do not say that a load reads memory. GCC is told which
+// memory, as it would otherwise take every array out of its registers; Clang has no way to say so, and no need.
+#if defined(__clang__)
+#define RADISH_READ_ROWS
+#define RADISH_WRITTEN_ROWS
+#define RADISH_ANY_ROWS "memory"
+#else
+#define RADISH_READ_ROWS , "m"(*static_cast<const char(*)[]>(rows))
+#define RADISH_WRITTEN_ROWS "=m"(*static_cast<char(*)[]>(rows))
+#define RADISH_ANY_ROWS
+#endif
 
 inline void configure_tiles(const AmxConfig& shapes) { asm volatile("ldtilecfg %0" : : "m"(shapes) : "memory"); }
 inline void release_tiles() { asm volatile("tilerelease" : : : "memory"); }
@@ -78,13 +88,17 @@ template <int T>
 // The rows of a tile lie `stride` bytes apart.
 template <int T>
 [[gnu::always_inline]] inline void load_tile(const void* rows, int64_t stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(rows), "r"(stride), "i"(T), "m"(*static_cast<const char(*)[]>(rows)));
+  asm volatile("tileloadd (%[rows],%[stride],1), %%tmm%c[tile]"
+               :
+               : [rows] "r"(rows), [stride] "r"(stride), [tile] "i"(T) RADISH_READ_ROWS
+               : RADISH_ANY_ROWS);
 }
 template <int T>
 [[gnu::always_inline]] inline void store_tile(void* rows, int64_t stride) {
-  asm volatile("tilestored %%tmm%c3, (%1,%2,1)"
-               : "=m"(*static_cast<char(*)[]>(rows))
-               : "r"(rows), "r"(stride), "i"(T));
+  asm volatile("tilestored %%tmm%c[tile], (%[rows],%[stride],1)"
+               : RADISH_WRITTEN_ROWS
+               : [rows] "r"(rows), [stride] "r"(stride), [tile] "i"(T)
+               : RADISH_ANY_ROWS);
 }
 
 // C[m][n] += sum over k of A[m][k] * B[k / pack][n][k % pack]: int8 in groups of four into int32, exact...

@@ -129,7 +129,7 @@ class AmxChunk : public Chunk<MulBF16, kAmxRows> {
 
   // Sums of NB vectors of values from d on.
   template <int NB>
-  void multiply(bool wanted, int64_t d, int first, int last) {
+  [[gnu::noinline]] void multiply(bool wanted, int64_t d, int first, int last) {
     zero_tile<0>();
     if constexpr (NB > 1) zero_tile<1>();
     if constexpr (NB > 2) zero_tile<6>();
