@@ -38,6 +38,9 @@ def text_constraint(request: ChatRequest | CompletionRequest) -> FieldConstraint
         ApiError: 400; a constraint is malformed, or there are several.
     """
     found = list(_constraints(request))
+    if request.guided_whitespace_pattern and request.guided_json is None:
+        name = "guided_whitespace_pattern"
+        raise bad_request(f"{name} says nothing without guided_json.", name)
     if len(found) > 1:
         fields = " and ".join(field for field, _ in found)
         raise bad_request(f"Only one constraint is possible, not {fields}.", found[1].field)
@@ -76,6 +79,9 @@ def _constraints(request: ChatRequest | CompletionRequest) -> Iterator[FieldCons
     for field, read in _READERS.items():
         value = getattr(request, field)
         constraint = None if value is None else read(value)
+        if constraint is not None and field == "guided_json" and request.guided_whitespace_pattern:
+            blanks = _blanks(request.guided_whitespace_pattern, "guided_whitespace_pattern")
+            constraint = _spelled(constraint, blanks)
         if constraint is not None:
             yield FieldConstraint(field, constraint)
 
@@ -101,6 +107,11 @@ def _structured_outputs(value: dict[str, Any]) -> Constraint:
     spelling: dict[str, Any] = {}
     if given.pop("disable_any_whitespace", True) is False:
         spelling["whitespace"] = "flexible"
+    if "whitespace_pattern" in given:
+        name = f"{field}.whitespace_pattern"
+        if value.get("disable_any_whitespace"):
+            raise bad_request(f"{name} says nothing beside disable_any_whitespace.", name)
+        spelling |= _blanks(given.pop("whitespace_pattern"), name)
     for name in _DIGITS & given.keys():
         spelling[name] = _converted(given.pop(name), _Digits, f"{field}.{name}")
     kinds = [key for key in given if key in _STRUCTURED_OUTPUTS]
@@ -111,6 +122,15 @@ def _structured_outputs(value: dict[str, Any]) -> Constraint:
     (kind,) = kinds
     type_, read = _STRUCTURED_OUTPUTS[kind]
     constraint: Constraint = _converted(given[kind], type_, f"{field}.{kind}", read)
+    return _spelled(constraint, spelling)
+
+
+def _blanks(pattern: Any, name: str) -> dict[str, Any]:
+    """The options of JSON whose blanks follow a pattern."""
+    return {"whitespace": "flexible", "whitespace_pattern": _converted(pattern, _Blanks, name)}
+
+
+def _spelled(constraint: Constraint, spelling: dict[str, Any]) -> Constraint:
     return msgspec.structs.replace(constraint, json=msgspec.structs.replace(constraint.json, **spelling))
 
 
@@ -145,6 +165,9 @@ def _structural_tag(tag: str | dict[str, Any]) -> Constraint:
 _DIGITS = frozenset({"integer_digits", "fraction_digits"})
 _Digits = Annotated[int, msgspec.Meta(ge=1, le=100)]
 """Most digits of a number before and after its point."""
+
+_Blanks = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+"""A regular expression of what may stand between the tokens of JSON."""
 
 _Schema = str | bool | dict[str, Any]
 _STRUCTURED_OUTPUTS: dict[str, tuple[Any, Callable[[Any], Constraint]]] = {

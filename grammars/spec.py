@@ -25,6 +25,8 @@ class JsonOptions(msgspec.Struct, frozen=True, kw_only=True):
     whitespace: Literal["compact", "flexible"] = "compact"
     """compact: none between tokens. flexible: after `{[,:` and before `}]` at most one blank, or a newline
     and up to 32 blanks."""
+    whitespace_pattern: str = ""
+    """With flexible: a regular expression of what may stand there instead, of at most 32 characters."""
     integer_digits: int = 20
     """Most digits of a number before its point."""
     fraction_digits: int = 20

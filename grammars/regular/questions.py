@@ -167,6 +167,27 @@ def has_more_than(regex: Regex, limit: int) -> bool:
         size += 1
 
 
+def has_all_beginnings(regex: Regex) -> bool:
+    """Whether every beginning of a text of the language is one of its texts, the empty one too.
+
+    Raises:
+        TooManyStatesError: not decided within the limit on states.
+    """
+    seen = {regex}
+    pending = [regex]
+    while pending:
+        state = pending.pop()
+        if not state.nullable:
+            return False
+        nexts = {derive(state, ranges[0][0]) for ranges in classes(state)} - seen
+        live = [after for after in nexts if not is_empty(after)]
+        seen.update(live)
+        pending += live
+        if len(seen) > MAX_STATES:
+            raise TooManyStatesError
+    return True
+
+
 @lru_cache(maxsize=1024)
 def is_prolific(regex: Regex) -> bool:
     """Whether every beginning of a text of the language can go on in infinitely many ways.

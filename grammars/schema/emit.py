@@ -6,13 +6,18 @@ import json
 from collections import deque
 from fractions import Fraction
 
-from grammars.regular.ast import Regex, is_free
+from grammars.base import GrammarError
+from grammars.regular.ast import Regex, chars, intersect, is_free, repeat
 from grammars.regular.lark import JSON, JSON_FREE, PLAIN, quote
+from grammars.regular.pattern_syntax import PatternError
+from grammars.regular.patterns import full_language
+from grammars.regular.questions import TooManyStatesError, has_all_beginnings
 from grammars.schema.partial import write
 from grammars.schema.shapes import Element, Key, Multiples, Rule, Sequence, State, Tail
 from grammars.spec import JsonOptions
 
-_GAP = {"compact": "", "flexible": r"(?: |\n {0,32})?"}
+_GAP = r"/(?: |\n {0,32})?/"
+_BLANKS = repeat(chars([(ord(blank), ord(blank)) for blank in "\t\n\r "]), 0, 32)
 
 
 def emit(root: Rule, options: JsonOptions) -> str:
@@ -26,12 +31,12 @@ class Emitter:
     """Writes the rules of one or more schemas, as parts of one grammar."""
 
     def __init__(self, options: JsonOptions) -> None:
-        gap = _GAP[options.whitespace]
+        gap = _gap(options)
         self._gap = gap
-        self._comma = f"/,{gap}/"
+        self._comma = f"/,/{gap}"
         self._brackets = {
-            True: (f"/\\{{{gap}/", f"/{gap}\\}}/", '"{" "}"'),
-            False: (f"/\\[{gap}/", f"/{gap}\\]/", '"[" "]"'),
+            True: (f"/\\{{/{gap}", f"{gap} /\\}}/", '"{" "}"'),
+            False: (f"/\\[/{gap}", f"{gap} /\\]/", '"[" "]"'),
         }
         self._lines: list[str] = []
         self._terminals: dict[str, str] = {}
@@ -114,8 +119,8 @@ class Emitter:
 
     def _key(self, key: Key) -> str:
         if key.regex is None:
-            return f'/"{quote(write(key.name or ""))}":{self._gap}/'
-        return f'"\\"" ({JSON.terminal(key.regex)}) /":{self._gap}/'
+            return f'/"{quote(write(key.name or ""))}":/{self._gap}'
+        return f'"\\"" ({JSON.terminal(key.regex)}) /":/{self._gap}'
 
     def _tail(self, tail: Tail, *, first: bool) -> list[str]:
         if tail.unique:
@@ -141,6 +146,31 @@ class Emitter:
         self._lines.append(f"{name}::_: " + "\n    | ".join(options))
         starts = [f"{self._element(e)} {name}::{1 << bit:#x}" for bit, e in enumerate(tail.elements)]
         return (['""'] if tail.low == 0 else []) + starts
+
+
+def _gap(options: JsonOptions) -> str:
+    """What may stand between tokens, as a part of a terminal.
+
+    Raises:
+        GrammarError: not what the pattern asks for.
+    """
+    if options.whitespace == "compact":
+        return ""
+    if not options.whitespace_pattern:
+        return f" {_GAP}"
+    try:
+        language = intersect((full_language(options.whitespace_pattern), _BLANKS))
+        any_beginning = has_all_beginnings(language)
+    except PatternError as error:
+        raise GrammarError(f"whitespace_pattern: {error}") from error
+    except TooManyStatesError:
+        raise GrammarError("grammar too complex: whitespace_pattern leads to too many states") from None
+    if not any_beginning:
+        # Else an answer could not be led to its end from between two blanks.
+        raise GrammarError(
+            "whitespace_pattern must allow every beginning of what it allows, and nothing at all"
+        )
+    return f" ({PLAIN.terminal(language)})"
 
 
 def _times(low: int, high: int | None) -> str:

@@ -113,6 +113,43 @@ async def test_whitespace_is_compact_unless_asked_for(served: Served) -> None:
         assert re.fullmatch(pattern, text)
 
 
+async def test_whitespace_follows_a_pattern(served: Served) -> None:
+    served.runner.script = lambda row: b'{ "a": 1 }      '[row.position - row.num_prompt]
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+    closed = {**schema, "additionalProperties": False}
+    for fields in (
+        {"structured_outputs": {"json": closed, "whitespace_pattern": "[ ]?"}},
+        {"guided_json": closed, "guided_whitespace_pattern": "[ ]?"},
+    ):
+        assert text_of(await served.chat(**fields, max_tokens=40)) == '{ "a": 1 }'
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"structured_outputs": {"json": {}, "whitespace_pattern": " +"}}, "structured_outputs", "beginning"),
+        (
+            {"structured_outputs": {"json": {}, "whitespace_pattern": 1}},
+            "structured_outputs.whitespace_pattern",
+            "str",
+        ),
+        (
+            {"structured_outputs": {"json": {}, "whitespace_pattern": " ?", "disable_any_whitespace": True}},
+            "structured_outputs.whitespace_pattern",
+            "says nothing beside",
+        ),
+        ({"guided_whitespace_pattern": " ?"}, "guided_whitespace_pattern", "says nothing without"),
+    ],
+)
+async def test_a_pattern_of_blanks_that_cannot_be_kept_is_refused(
+    served: Served, fields: dict[str, Any], param: str, message: str
+) -> None:
+    response = await served.chat(**fields)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+    assert message in error_of(response)["message"]
+
+
 async def test_the_streamed_answer_fits(served: Served) -> None:
     response = await served.chat(response_format=json_schema(PERSON), stream=True)
     jsonschema.validate(json.loads(streamed_text(response)), PERSON)
@@ -311,7 +348,7 @@ async def test_compiling_holds_up_nobody_and_ends_with_its_client(
     """A41"""
     compiling, left = asyncio.Event(), asyncio.Event()
 
-    async def compile_for_ever(constraint: Constraint, *, namespace: str) -> None:
+    async def compile_for_ever(constraint: Constraint, **whose: str) -> None:
         compiling.set()
         try:
             await asyncio.get_running_loop().create_future()

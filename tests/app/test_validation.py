@@ -158,7 +158,6 @@ async def test_a_wrong_value_is_refused_by_name(served: Served, fields: dict[str
         ("spaces_between_special_tokens", False),
         ("chat_template", "{{ messages }}"),
         ("documents", [{}]),
-        ("guided_whitespace_pattern", " "),
         ("kv_transfer_params", {}),
     ],
 )

@@ -226,6 +226,34 @@ def test_c1_flexible_blanks_are_bounded(vocabulary: Vocabulary) -> None:
         assert not accepts(grammar, vocabulary, text)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "allowed_gaps", "forbidden"),
+    [
+        ("[ ]?", ["", " "], ["  ", "\n"]),
+        ("[\n\t ]*", ["", " ", "\n\t ", " " * 32], ["\r", " " * 33]),
+        (r"\s?", ["", " ", "\n"], ["  ", "\xa0"]),
+        (r"(\n {0,4})?", ["", "\n", "\n    "], [" ", "\n     "]),
+    ],
+)
+def test_c1_blanks_are_those_of_a_pattern(
+    pattern: str, allowed_gaps: list[str], forbidden: list[str], vocabulary: Vocabulary
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array"}}, "required": ["a"]}
+    options = JsonOptions(whitespace="flexible", whitespace_pattern=pattern)
+    grammar = _grammar(schema, vocabulary, options)
+    for gap in allowed_gaps + forbidden:
+        for text in ('{%s"a":[]}', '{"a":%s[]}', '{"a":[]%s}', '{"a":[1,%s2]}'):
+            assert accepts(grammar, vocabulary, text % gap) == (gap in allowed_gaps), (text, gap)
+    assert grammar.min_tokens == _grammar(schema, vocabulary).min_tokens
+
+
+@pytest.mark.parametrize("pattern", [" +", "(  )*", "(?<=a) ", "x"])
+def test_c1_a_pattern_of_blanks_that_could_not_be_left_is_refused(pattern: str) -> None:
+    options = JsonOptions(whitespace="flexible", whitespace_pattern=pattern)
+    with pytest.raises(GrammarError, match="whitespace_pattern"):
+        lower(Constraint.json_schema({}, options))
+
+
 def test_c2_c9_nothing_but_the_end_follows_a_whole_value(vocabulary: Vocabulary) -> None:
     matcher = _matcher({"type": "object"}, vocabulary)
     assert feed(matcher, vocabulary, '{"a":1')

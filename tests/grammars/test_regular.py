@@ -27,7 +27,14 @@ from grammars.regular.derivative import matches
 from grammars.regular.lark import PLAIN, grammar
 from grammars.regular.pattern_syntax import PatternError
 from grammars.regular.patterns import full_language, search_language
-from grammars.regular.questions import has_more_than, is_empty, is_prolific, shortest, words
+from grammars.regular.questions import (
+    has_all_beginnings,
+    has_more_than,
+    is_empty,
+    is_prolific,
+    shortest,
+    words,
+)
 from grammars.vocab import Vocabulary
 
 TEXTS = st.text(alphabet="ab1x y\n-_é", max_size=8)
@@ -182,6 +189,21 @@ def test_a_language_has_as_many_texts_as_are_listed(regex: Regex) -> None:
     assert has_more_than(regex, 50) == (listed is None)
     if listed:
         assert has_more_than(regex, len(set(listed)) - 1)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "closed"),
+    [
+        (" ?", True),
+        ("(\\n *)?", True),
+        ("[ \\t]{0,4}", True),
+        (" {2}|", False),
+        (" +", False),
+        ("(  )*", False),
+    ],
+)
+def test_languages_with_every_beginning_of_their_texts(pattern: str, *, closed: bool) -> None:
+    assert has_all_beginnings(full_language(pattern)) == closed
 
 
 @pytest.mark.parametrize(
