@@ -14,7 +14,7 @@ from functools import partial
 
 from grammars.regular.ast import NOTHING, Regex
 from grammars.regular.questions import TooManyStatesError
-from grammars.schema.endings import end_text, fresh_word
+from grammars.schema.endings import FreshWords, end_text, fresh_word
 from grammars.schema.partial import write
 from grammars.schema.points import (
     Item,
@@ -38,6 +38,8 @@ _MAX_CHAR = 6
 """Bytes of a character: \\u and four digits."""
 
 Taken = Callable[[str], bool]
+_Fresh = dict[tuple[Regex, str], FreshWords]
+"""Of the languages of one sequence, in quotes or not."""
 
 
 class NoCloseError(Exception):
@@ -143,7 +145,7 @@ class Closer:
         return MAX_BYTES if name is None else len(write(name).encode()) + 3 - key.size
 
     def _head(self, level: Level, part: Part) -> tuple[bytes, Level]:
-        text, level = self._element(level, part)
+        text, level = self._element(level, part, {})
         return text.encode(), level
 
     def _keys(self, point: Point) -> Iterator[_Way]:
@@ -177,7 +179,7 @@ class Closer:
         return _Way(size, partial(self._value_head, level, value.rule, before), value.then)
 
     def _value_head(self, level: Level, rule: int, before: bytes) -> tuple[bytes, Level]:
-        text, level = self._item(level, rule)
+        text, level = self._item(level, rule, {})
         return before + text.encode(), level
 
     def _texts(self, point: Point) -> Iterator[_Way]:
@@ -230,33 +232,36 @@ class Closer:
     def _rest(self, level: Level, position: Position, *, first: bool) -> str:
         """The elements to the end of a sequence."""
         texts = []
+        fresh: _Fresh = {}
         while not self._reader.may_end(position):
             steps = self._reader.steps(position)
             part, position = min(steps, key=lambda step: step[0].size + self._rest_size(step[1]))
-            text, level = self._element(level, part)
+            text, level = self._element(level, part, fresh)
             texts.append(text if first else "," + text)
             first = False
         return "".join(texts)
 
-    def _element(self, level: Level, part: Part) -> tuple[str, Level]:
-        """A shortest item or property, and the level after it."""
+    def _element(self, level: Level, part: Part, fresh: _Fresh) -> tuple[str, Level]:
+        """A shortest item or property, and the level after it; `fresh` goes on from one to the next."""
         if part.key is None:
-            return self._item(level, part.rule)
+            return self._item(level, part.rule, fresh)
         name = part.key.name
         if name is None:
             assert part.key.regex is not None
-            name = fresh_word(part.key.regex, level.seen.__contains__)
+            words = fresh.setdefault((part.key.regex, '"'), FreshWords(part.key.regex))
+            name = words.next(level.seen.__contains__)
         if name is None:
             raise NoCloseError
         return f'"{write(name)}":{self._shortest(part.rule)}', replace(level, seen=level.seen | {name})
 
-    def _item(self, level: Level, rule: int) -> tuple[str, Level]:
+    def _item(self, level: Level, rule: int, fresh: _Fresh) -> tuple[str, Level]:
         """A shortest value; in an array of distinct items, one that is not there yet."""
         if not level.distinct or level.is_object:
             return self._shortest(rule), level
         for text in sorted(self._tables.rules[rule].texts, key=lambda text: text.size):
             quote = '"' if text.quoted else ""
-            word = fresh_word(text.regex, lambda word, quote=quote: identity(quote + word) in level.seen)  # type: ignore[misc]
+            words = fresh.setdefault((text.regex, quote), FreshWords(text.regex))
+            word = words.next(lambda word, quote=quote: identity(quote + word) in level.seen)  # type: ignore[misc]
             if word is not None:
                 written = f'"{write(word)}"' if text.quoted else word
                 return written, _noting(level, quote + word)

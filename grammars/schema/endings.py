@@ -15,15 +15,28 @@ _MAX_TRIES = 200
 Taken = Callable[[str], bool]
 
 
+class FreshWords:
+    """The shortest texts of a language, one after another. What was taken once is not looked at again."""
+
+    def __init__(self, regex: Regex) -> None:
+        self._rest = regex
+        self._tries = 0
+
+    def next(self, taken: Taken) -> str | None:
+        """A shortest text that is not `taken`; None when none is found."""
+        word = shortest(self._rest)
+        while word is not None and taken(word):
+            if self._tries == _MAX_TRIES:
+                return None
+            self._tries += 1
+            self._rest = intersect((self._rest, complement(literal(word))))
+            word = shortest(self._rest)
+        return word
+
+
 def fresh_word(regex: Regex, taken: Taken) -> str | None:
     """A shortest text of a language that is not `taken`; None when none is found."""
-    word = shortest(regex)
-    for _ in range(_MAX_TRIES):
-        if word is None or not taken(word):
-            return word
-        regex = intersect((regex, complement(literal(word))))
-        word = shortest(regex)
-    return None
+    return FreshWords(regex).next(taken)
 
 
 def end_text(left: Regex, rest: bytes, taken: Taken) -> tuple[bytes, str] | None:

@@ -13,6 +13,9 @@ import pytest
 from grammars.base import GrammarError
 from grammars.llg import LlgGrammar
 from grammars.lower import lower
+from grammars.regular.ast import Regex
+from grammars.schema import closing
+from grammars.schema.endings import FreshWords
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
 from tests.grammars.driver import accepts, mask_of
@@ -136,3 +139,25 @@ def test_random_texts_never_end_dead_and_are_valid(name: str, vocabulary: Vocabu
             text += vocabulary.token_bytes[token]
         assert matcher.is_complete, text
         validator.validate(json.loads(text))
+
+
+def test_the_end_of_many_distinct_items_is_found_in_as_many_tries(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not each of them among all that come before it: that took seconds, a token."""
+    schema = _distinct({"enum": [f"item {n}" for n in range(150)]}, minItems=120)
+    grammar = LlgGrammar(vocabulary, lower(Constraint.json_schema(schema)))
+    made: list[FreshWords] = []
+
+    class Watched(FreshWords):
+        def __init__(self, regex: Regex) -> None:
+            super().__init__(regex)
+            made.append(self)
+
+    monkeypatch.setattr(closing, "FreshWords", Watched)
+    close = grammar.matcher().shortest_close()
+    assert close is not None
+    items = json.loads(b"".join(vocabulary.token_bytes[token_id] for token_id in close))
+    assert len(set(items)) == len(items) == 120
+    assert {*items} <= {*schema["items"]["enum"]}
+    assert 119 <= sum(words._tries for words in made) <= 120
