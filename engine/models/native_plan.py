@@ -76,7 +76,7 @@ class Planner:
             )
         )
         for index, layer in enumerate(weights.layers):
-            self._attention(index, layer, residual)
+            residual = self._attention(index, layer, residual)
             self._mlp(layer, residual)
             progress((index + 1) / spec.num_layers)
         self._norm(weights.norm, residual, Format.F32, kind=Kind.HIDDEN)
@@ -109,7 +109,8 @@ class Planner:
     def _head_dim(self) -> int:
         return padded(self.spec.head_dim, HEAD_UNIT)
 
-    def _attention(self, index: int, layer: LayerOf[Matrix], residual: int) -> None:
+    def _attention(self, index: int, layer: LayerOf[Matrix], residual: int) -> int:
+        """The buffer with the residual after it: in the last layer, of tokens whose results are wanted."""
         spec, width = self.spec, self.spec.num_heads * self._head_dim
         qkv = self._qkv(layer, residual)
         queries = self._buffer("queries", width, Format.F32)  # at most: as pages want them
@@ -122,6 +123,10 @@ class Planner:
             q_norm=self._head_gain(layer.q_norm),
             k_norm=self._head_gain(layer.k_norm),
         )
+        self.ops.append(rotate)
+        if index == spec.num_layers - 1:
+            queries = self._keep_rows("queries", queries, width)
+            residual = self._keep_rows("residual", residual, spec.hidden_size)
         output = self._pack([Part(weight=self._head_columns(layer.o))], spec.hidden_size, width)
         wanted = _float_input(output.format)
         attended = self._buffer("attended", width, wanted)
@@ -133,9 +138,16 @@ class Planner:
             layer=index,
             window=spec.sliding_window[index] or 0,
         )
-        self.ops += [rotate, attend]
+        self.ops.append(attend)
         attended = self._quantize(attended, width, output.format)
         self._linear(output, attended, residual, Epilogue.ADD, bias=layer.o_bias)
+        return residual
+
+    def _keep_rows(self, name: str, src: int, width: int) -> int:
+        """A buffer with those rows of float32 `src` that results depend on: from here on only they count."""
+        dst = self._buffer(f"kept {name}", width, Format.F32)
+        self.ops.append(Op(kind=Kind.KEEP, src=src, dst=dst))
+        return dst
 
     def _mlp(self, layer: LayerOf[Matrix], residual: int) -> None:
         spec = self.spec

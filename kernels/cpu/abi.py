@@ -37,6 +37,7 @@ class Kind(IntEnum):
     ATTEND = 4
     QUANTIZE = 5
     HIDDEN = 6
+    KEEP = 7
 
 
 class Epilogue(IntEnum):

@@ -232,6 +232,28 @@ def test_rounded_formats_stay_close(quantize: Quantize, bound: float, isa: Isa) 
     assert divergence(prompt_logits(in_float32(model), tokens), computed) < bound
 
 
+def test_wanted_tokens_are_computed_alike_whatever_else_is_wanted() -> None:
+    """Logits of some tokens in any order, and hidden states of others: the bits of a step that wants all."""
+    model = random_model(num_layers=3)
+    sizes: dict[str, Any] = {"num_pages": 300, "page_size": 4}
+    chunks = {key: ids(count, 211, seed=key) for key, count in enumerate((150, 1, 7, 300))}
+    every = NativeSequences(model, **sizes)
+    logits = every.step(chunks, logits_of="every")
+    wanted = np.array([457, 3, 150, 149, 4, 152, 153, 3, 400], np.int64)
+    embedded = np.array([457, 200, 201, 152], np.int64)
+    few = NativeSequences(model, **sizes)
+    hidden = torch.full((2, len(embedded), model.spec.hidden_size), torch.nan)
+    batch = replace(few._batch(chunks, "none"), logit_rows=wanted, embed_rows=embedded)
+    computed = few.decoder.forward(batch, torch.from_numpy(batch.token_ids), hidden[0])
+    assert torch.equal(computed, logits[torch.from_numpy(wanted)])
+    alone = NativeSequences(model, **sizes)
+    batch = replace(alone._batch(chunks, "every"), embed_rows=embedded)
+    alone.decoder.forward(batch, torch.from_numpy(batch.token_ids), hidden[1])
+    assert torch.equal(hidden[0], hidden[1])
+    more = {key: [5] for key in chunks}
+    assert torch.equal(few.step(more), every.step(more))
+
+
 def test_table_of_angles_grows() -> None:
     """Positions beyond the first part of the table, reached by a jump."""
     model = random_model(num_layers=1, max_position=16384)

@@ -30,6 +30,7 @@ enum Kind : int32_t {
   kAttend = 4,    // dst = attention(src) over the pages
   kQuantize = 5,  // dst[i] = src[i] in kQ8
   kHidden = 6,    // step.hidden[i] = rms_norm(src[embed_rows[i]]) * weight, only the true columns
+  kKeep = 7,      // dst = the rows of src whose results are wanted; operations after it see only those
 };
 
 enum Epilogue : int32_t {

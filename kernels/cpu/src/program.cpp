@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "context.h"
+#include "kept.h"
 #include "logprobs.h"
 #include "memory.h"
 #include "operations.h"
@@ -39,6 +40,10 @@ class Program {
       buffers_.push_back({row_bytes[i], Memory()});
       widest = std::max(widest, row_bytes[i]);
     }
+    keeps_ = op_count;
+    for (int64_t i = 0; i < op_count; ++i) {
+      if (ops_[i].kind == kKeep) keeps_ = i + 1;
+    }
     int64_t attention = 0;
     with_format<RADISH_PAGES>(geometry.kv_format, [&]<Format f>() { attention = attention_scratch_bytes<f>(geometry); });
     int64_t panel = 0;
@@ -58,6 +63,8 @@ class Program {
     if (const Status status = check(step); status != kOk) return status;
     for (Buffer& buffer : buffers_) buffer.memory.reserve(step.tokens * buffer.row_bytes);
     attention_.plan(step, geometry_, pool_.threads());
+    const bool fewer = kept_.choose(step);
+    if (fewer) kept_attention_.plan(kept_.step, geometry_, pool_.threads());
     const State carried = reserve_states(step);
     for (std::vector<Likeliest>& seen : likeliest_) seen.assign(step.samples, {});
     for (Progress& progress : progress_) {
@@ -65,9 +72,12 @@ class Program {
       progress.done.store(0, std::memory_order_relaxed);
     }
     pool_.run([&](int thread) {
-      Context context{geometry_, step,    buffers_, scratches_, attention_, states_,
-                      carried,   nullptr, pool_,    pool_.threads(), likeliest_[thread].data()};
+      Context whole{geometry_, step,    buffers_, scratches_, attention_, states_,
+                    carried,   nullptr, pool_,    pool_.threads(), likeliest_[thread].data()};
+      Context kept{geometry_, kept_.step, buffers_, scratches_, kept_attention_, states_,
+                   carried,   nullptr,    pool_,    pool_.threads(), likeliest_[thread].data()};
       for (size_t i = 0; i < ops_.size(); ++i) {
+        Context& context = fewer && i >= keeps_ ? kept : whole;
         context.progress = &progress_[i];
         execute(context, ops_[i], thread);
         if (i + 1 < ops_.size()) pool_.barrier();
@@ -78,8 +88,9 @@ class Program {
   }
 
  private:
-  static void execute(const Context& c, const Op& op, int thread) {
+  void execute(const Context& c, const Op& op, int thread) const {
     switch (op.kind) {
+      case kKeep: return keep_rows(c, op, kept_.tokens(), thread);
       case kEmbed: return embed(c, op, thread);
       case kNorm: return norm(c, op, thread);
       case kQuantize: return quantize(c, op, thread);
@@ -121,8 +132,10 @@ class Program {
 
   // Room for what attention leaves between its parts; returns that of states carried between items.
   State reserve_states(const Step& step) {
-    const int64_t chunks = attention_.split_chunks, items = attention_.items.size();
-    const int64_t queries = chunks > 0 ? items * chunks * kQueries : int64_t{step.tokens} * geometry_.heads;
+    int64_t queries = int64_t{step.tokens} * geometry_.heads;
+    for (const AttentionPlan* plan : {&attention_, &kept_attention_}) {
+      queries = std::max(queries, static_cast<int64_t>(plan->items.size()) * plan->split_chunks * kQueries);
+    }
     states_.reserve(State::floats(queries, geometry_.head_dim) * sizeof(float));
     return State::at(reinterpret_cast<float*>(states_.data()), queries);
   }
@@ -139,7 +152,9 @@ class Program {
   const std::vector<Op> ops_;
   std::vector<Buffer> buffers_;
   std::vector<Scratch> scratches_;
-  AttentionPlan attention_;
+  size_t keeps_;  // operations up to the last that keeps rows; all if there is none
+  KeptStep kept_;
+  AttentionPlan attention_, kept_attention_;
   std::vector<Progress> progress_;
   Memory states_;
   std::vector<std::vector<Likeliest>> likeliest_;  // of each thread

@@ -1,8 +1,10 @@
 // Operations on single rows of activations: embedding, norm, quantisation, rotary with KV write.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "abi.h"
 #include "context.h"
@@ -129,6 +131,15 @@ inline void quantize(const Context& c, const Op& op, int thread) {
   const Range range = share(c.rows(op), thread, c.threads);
   for (int64_t i = range.begin; i < range.end; ++i) {
     quantize_row(c.row<float>(op.src, i), c.row<char>(op.dst, i), op.n);
+  }
+}
+
+// Brings rows of the whole step together.
+inline void keep_rows(const Context& c, const Op& op, const std::vector<int64_t>& tokens, int thread) {
+  const Range range = share(tokens.size(), thread, c.threads);
+  const int64_t bytes = std::min(c.buffers[op.src].row_bytes, c.buffers[op.dst].row_bytes);
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    std::memcpy(c.row<char>(op.dst, i), c.row<char>(op.src, tokens[i]), bytes);
   }
 }
 
