@@ -47,13 +47,13 @@ inline void zero(int tile) {
   std::memset(state().data[tile], 0, sizeof state().data[tile]);
 }
 
-inline void load(int tile, const char* rows, int64_t stride) {
+[[gnu::noinline]] inline void load(int tile, const char* rows, int64_t stride) {
   zero(tile);
   State& s = state();
   for (int r = 0; r < s.rows[tile]; ++r) std::memcpy(s.data[tile][r], rows + r * stride, s.row_bytes[tile]);
 }
 
-inline void store(int tile, char* rows, int64_t stride) {
+[[gnu::noinline]] inline void store(int tile, char* rows, int64_t stride) {
   State& s = state();
   require(s.configured && s.rows[tile] > 0);
   for (int r = 0; r < s.rows[tile]; ++r) std::memcpy(rows + r * stride, s.data[tile][r], s.row_bytes[tile]);
@@ -69,7 +69,7 @@ inline void require_product(int c, int a, int b) {
 }
 
 // TDPBSSD: whole numbers, which wrap.
-inline void dot_i8(int c, int a, int b) {
+[[gnu::noinline]] inline void dot_i8(int c, int a, int b) {
   require_product(c, a, b);
   State& s = state();
   for (int m = 0; m < s.rows[c]; ++m) {
@@ -93,7 +93,7 @@ inline float flushed(float x) {
 
 // TDPBF16PS: products of the even and of the odd elements are summed apart, each fused into its sum from zero in
 // the order of k; then both sums are added, and that is added to C. Every step rounds to the nearest even.
-inline void dot_bf16(int c, int a, int b) {
+[[gnu::noinline]] inline void dot_bf16(int c, int a, int b) {
   require_product(c, a, b);
   State& s = state();
   float columns[16][2][16];
