@@ -10,16 +10,19 @@ import pytest
 TESTS = Path(__file__).parents[1]
 KNOWN = "grammars/test_known_bugs.py"
 VERDICTS = f"{KNOWN}::test_verdicts"
+REFUSED = "app/test_structured.py::test_what_cannot_be_enforced_is_refused"
+ENDLESS = "app/test_structured.py::test_a_model_that_wants_to_go_on_for_ever_is_held_to_an_end"
 
 # Those of `test_verdicts` carry the number of their report in the table there.
 REPORTS: dict[str, list[str]] = {
-    **{f"A{n}": [VERDICTS] for n in (1, 2, 3, 4, 5, 8, 11, 14)},
+    **{f"A{n}": [VERDICTS] for n in (1, 2, 3, 4, 5, 8, 14)},
     "A6": [f"{KNOWN}::test_a6_only_the_quote_is_left_after_the_last_character"],
     "A7": [VERDICTS, f"{KNOWN}::test_a7_overlapping_one_of_is_any_of_where_that_is_asked_for"],
     "A9": [f"{KNOWN}::test_a9_recursion_costs_nothing_to_compile"],
-    "A10": [f"{KNOWN}::test_a10_any_json_is_bounded_in_digits_and_blanks"],
-    "A12": [VERDICTS, f"{KNOWN}::test_a12_a13_what_cannot_be_enforced_is_refused_where_it_stands"],
-    "A13": [f"{KNOWN}::test_a12_a13_what_cannot_be_enforced_is_refused_where_it_stands"],
+    "A10": [f"{KNOWN}::test_a10_any_json_is_bounded_in_digits_and_blanks", ENDLESS],
+    "A11": [VERDICTS, ENDLESS],
+    "A12": [VERDICTS, f"{KNOWN}::test_a12_a13_what_cannot_be_enforced_is_refused_where_it_stands", REFUSED],
+    "A13": [f"{KNOWN}::test_a12_a13_what_cannot_be_enforced_is_refused_where_it_stands", REFUSED],
     "A15": [
         f"{KNOWN}::test_a15_properties_come_in_the_order_of_their_declaration",
         "grammars/test_compiler.py::test_the_order_of_properties_is_part_of_the_key",
@@ -35,7 +38,11 @@ REPORTS: dict[str, list[str]] = {
     "B5": [f"{KNOWN}::test_b1_b5_every_string_is_one_that_json_reads"],
     "B6": ["engine/test_token_check.py::test_a_token_with_other_bytes_is_found"],
     "B7": [f"{KNOWN}::test_b7_c1_no_blanks_around_or_in_compact_json"],
-    "C1": [f"{KNOWN}::test_c1_flexible_blanks_are_bounded"],
+    "C1": [
+        f"{KNOWN}::test_c1_flexible_blanks_are_bounded",
+        f"{KNOWN}::test_c1_blanks_are_those_of_a_pattern",
+        ENDLESS,
+    ],
     "C2": [
         f"{KNOWN}::test_c2_c9_nothing_but_the_end_follows_a_whole_value",
         "engine/test_constrained.py::test_a_whole_sentence_ends_even_if_the_model_wants_to_go_on",
@@ -60,7 +67,7 @@ REPORTS: dict[str, list[str]] = {
     "D5": ["engine/test_constrained.py::test_choices_have_matchers_of_their_own"],
     "D6": ["engine/test_constrained.py::test_a_preempted_matcher_is_neither_reset_nor_fed_twice"],
     "D7": ["app/test_thinking.py::test_the_grammar_holds_behind_the_thought"],
-    "D8": ["app/test_structured.py::test_what_cannot_be_enforced_is_refused"],
+    "D8": [REFUSED],
     "D9": [
         f"{KNOWN}::test_d9_forced_tokens_are_a_beginning_of_the_canonical_ones",
         "engine/test_constrained.py::test_forced_tokens_save_steps_and_change_no_text",
@@ -74,7 +81,14 @@ REPORTS: dict[str, list[str]] = {
     "E3": ["app/test_tools.py::test_required_calls_are_always_valid", "app/test_tools.py::test_a_named_call"],
     "E4": ["app/test_tools.py::test_a_schema_in_a_tool_that_cannot_be_enforced_is_refused"],
     "E5": ["app/test_templates.py::test_text_in_calls_and_results_goes_back_as_it_is"],
-    "F1": [f"{KNOWN}::test_f1_combinations_are_counted_before_they_are_made"],
+    "F1": [
+        f"{KNOWN}::test_f1_combinations_are_counted_before_they_are_made",
+        f"{KNOWN}::test_f1_schemas_that_differ_in_descriptions_only_are_one_place",
+        "grammars/test_schema_cases.py::test_hostile_schema_ends_within_its_limits",
+        "grammars/test_compiler.py::test_who_takes_long_leaves_the_processor_to_others",
+        "app/test_compile_limits.py::test_time",
+        "app/test_compile_limits.py::test_memory",
+    ],
     "F2": [f"{KNOWN}::test_f2_f4_what_is_too_large_or_has_nul_is_refused_by_its_size"],
     "F3": [f"{KNOWN}::test_f3_f6_large_bounds_and_lists_compile"],
     "F4": [f"{KNOWN}::test_f4_deep_nesting_is_refused_before_anything_recurs"],
