@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 import time
@@ -71,6 +72,8 @@ async def measure(streams: int, tokens: int, client_core: int) -> int:
         server = HTTPServer(create_app(engine_of(config), config), config, on_started=started.set)
         serving = asyncio.create_task(server.serve([listener]))
         await started.wait()
+        gc.collect()  # as `radish serve` does
+        gc.freeze()
         command = [sys.executable, "-m", "app", "bench", "--base-url", url_of(listener)]
         command += ["--concurrency", str(streams), "--max-tokens", str(tokens), "--requests-per", "2"]
         command += ["--prompt-words", "20"]
