@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from engine.models.quantized import Kind
-from tests.kernels.triton.cases import AttentionCase, attention_problem
 from tests.kernels.triton.compiler import ARCHITECTURES, Architecture, FakeGpu, Machine
 from tests.kernels.triton.launches import (
     launch_model_step,
@@ -17,6 +16,7 @@ from tests.kernels.triton.launches import (
     model_spec,
 )
 
+KINDS: tuple[Kind, ...] = ("int8", "fp8", "int4")
 each_architecture = pytest.mark.parametrize(
     "architecture", ARCHITECTURES.values(), ids=lambda architecture: architecture.name
 )
@@ -73,30 +73,17 @@ def test_model_step(architecture: Architecture) -> None:
             assert each.instructions["async copy"]
 
 
-@most_different
-def test_quantized_pages(architecture: Architecture) -> None:
-    """Decode and prefill over 8-bit pages."""
-    case = AttentionCase(
-        name="quantized",
-        rows=((1, 30), (17, 17)),
-        heads=(32, 8),
-        head_dim=128,
-        dtype=torch.bfloat16,
-        quantized="fp8",
-    )
-
-    def launch() -> None:
-        attention_problem(case, architecture=architecture.name, device="meta").solve()
-
-    for each in machines_of(architecture, launch):
-        if each.kernel != "combine_kernel":
-            assert each.instructions[architecture.matrix] or each.instructions[architecture.small_matrix]
-
-
-@most_different
-@pytest.mark.parametrize("kind", ["int8", "fp8", "int4"])
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [
+        pytest.param(architecture, kind, id=f"{architecture.name}-{kind}")
+        for architecture in ARCHITECTURES.values()
+        for kind in KINDS
+        if kind != "int8" or architecture.name in ("sm_80", "sm_90")  # it is compiled much as fp8 is
+    ],
+)
 def test_quantized_model_step(architecture: Architecture, kind: Kind) -> None:
-    """In 8 bits products are of codes where the architecture can do that."""
+    """In 8 bits keys and values are so, too, and products are of codes where the architecture can do that."""
     spec = model_spec(num_heads=32, num_kv_heads=8, head_dim=128)
     machines = machines_of(architecture, lambda: launch_quantized_step(architecture.name, spec, kind))
     kernels = {each.kernel for each in machines}
