@@ -48,8 +48,11 @@ def blocks(weight: Floats, kind: str) -> tuple[Blocks, Floats]:
     return Blocks(rows, Encoding[kind], weight.shape[1]), dequantize(rows, encoding)
 
 
-def product(runtime: Runtime, x: Floats, weight: Matrix, target: Format) -> Floats:
-    """[rows, outputs] of a program that takes `x` for embeddings and `weight` for the head."""
+def product(
+    runtime: Runtime, x: Floats, weight: Matrix, target: Format, samples: int | None = None
+) -> Floats:
+    """[rows, outputs] of a program that takes `x` for embeddings and `weight` for the head; NaN after
+    `samples` rows."""
     rows, (outputs, inputs) = len(x), weight.shape
     width = padded(inputs, GROUP)
     table = runtime.pack([Part(weight=torch.from_numpy(x))], rows=rows, columns=inputs, target=Format.F32)
@@ -97,7 +100,7 @@ def product(runtime: Runtime, x: Floats, weight: Matrix, target: Format) -> Floa
         "logits": logits,
     }
     step = Step(
-        tokens=rows, rows=1, samples=rows, table_width=1, rope_rows=64,
+        tokens=rows, rows=1, samples=rows if samples is None else samples, table_width=1, rope_rows=64,
         **{name: array.ctypes.data for name, array in arrays.items()},
     )  # fmt: skip
     program.run(step)
@@ -185,6 +188,12 @@ def test_row_does_not_depend_on_the_others(runtime: Runtime, kind: str) -> None:
     for rows in ROWS:
         assert np.array_equal(product(runtime, x[:rows], weight, TARGETS[kind]), together[:rows])
         assert np.array_equal(product(runtime, x[-rows:], weight, TARGETS[kind]), together[-rows:])
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_step_may_sample_nothing(runtime: Runtime, kind: str) -> None:
+    x = in_bfloat16(numbers(3, 64, seed=11))
+    assert np.isnan(product(runtime, x, weight_of(kind, 64, 64), TARGETS[kind], samples=0)).all()
 
 
 @pytest.mark.parametrize("emulated", EMULATED)

@@ -94,6 +94,7 @@ inline void amx_bf16(const Context& c, const Op& op, const AmxCut& cut, int64_t 
 
 inline void linear_amx_bf16(const Context& c, const Op& op, int thread) {
   constexpr int kLines = 2 * kAmxRows;  // of weights a step reads
+  if (c.rows(op) == 0) return;  // a step that samples nothing
   const AmxCut cut(c.rows(op), kAmxRows);
   const Range range = share(op.n / kPanel, thread, c.threads);
   AmxConfig config;
