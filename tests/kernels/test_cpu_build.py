@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from kernels.cpu import build
-from kernels.cpu.build import Isa, library_path, supported_isas
+from kernels.cpu.abi import Format
+from kernels.cpu.build import Formats, Isa, library_path, supported_isas
 from kernels.cpu.errors import NativeUnavailableError
 from kernels.cpu.runtime import Runtime
 
@@ -125,6 +127,17 @@ def test_builds_at_the_same_time_leave_one_library(cache: Path) -> None:
         thread.join()
     assert len(set(paths)) == 1
     assert list(cache.iterdir()) == [paths[0]]
+
+
+def test_only_the_formats_that_are_served_are_compiled(cache: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    compiler(cache, "g++", f'echo "$@" >> {log}; echo built > "$out"')
+    served = Formats(weights=frozenset({Format.Q8, Format.BF16}), pages=frozenset({Format.F32}))
+    path = library_path("portable", served)
+    assert path != build._place("portable", build.ALL_FORMATS)
+    defined = re.findall(r"-DRADISH_FORMAT=k(\w+) -c \S+/(\w+)\.cpp", log.read_text())
+    assert sorted(defined) == [("BF16", "linear"), ("F32", "attend"), ("Q8", "linear")]
+    assert "-DRADISH_WEIGHTS=6 -DRADISH_PAGES=1 -c" in log.read_text()
 
 
 @pytest.mark.parametrize("isa", build.ISAS)
