@@ -10,6 +10,7 @@ from engine import native_build
 from engine.config import Config
 from engine.native_build import native_formats
 from kernels.cpu.abi import Format
+from kernels.cpu.build import Formats
 from tests.kernels.test_cpu_build import run_apart
 
 F32, BF16, Q8, Q4 = Format.F32, Format.BF16, Format.Q8, Format.Q4
@@ -28,7 +29,7 @@ F32, BF16, Q8, Q4 = Format.F32, Format.BF16, Format.Q8, Format.Q4
 )
 def test_formats(fields: dict[str, Any], weights: set[Format], pages: Format) -> None:
     formats = native_formats(Config(**fields))
-    assert (formats.weights, formats.pages) == (weights, {pages})
+    assert formats == Formats(frozenset(weights), frozenset({pages}))
 
 
 def test_without_bfloat16_in_the_processor_it_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
