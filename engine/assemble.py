@@ -53,7 +53,7 @@ def assemble(
         for target in row.sequence.unmeasured(row.start, row.stop)
     ]
     embedded = [int(last) - 1 for row, last in zip(rows, query_starts[1:], strict=True) if row.embeds]
-    masked = any(row.sequence.matcher is not None for _, row in sampling)
+    samples = [_sample_row(row, eos_ids) for _, row in sampling]
     return Batch(
         token_ids=token_ids,
         pending_at=np.array([at for at, _ in pending], np.int64),
@@ -64,11 +64,11 @@ def assemble(
         page_table=page_table,
         kv_slots=pages * page_size + positions % page_size,
         logit_rows=np.array([at for at, *_ in (*sampling, *wanted)], np.int64),
-        samples=[_sample_row(row, eos_ids) for _, row in sampling],
+        samples=samples,
         prompt_next=np.array([token_id for _, token_id, _ in wanted], np.int64),
         prompt_top=[top for *_, top in wanted],
         embed_rows=np.array(embedded, np.int64),
-        masks=Future[Masks | None]() if masked else None,
+        masks=Future[Masks | None]() if any(row.has_grammar for row in samples) else None,
         released=released,
     )
 
@@ -99,5 +99,6 @@ def _sample_row(row: Row, eos_ids: frozenset[int]) -> SampleRow:
         tokens=sequence.tokens,
         num_prompt=sequence.num_prompt,
         num_known=sequence.known,
+        has_grammar=sequence.matcher is not None,
         forbidden=eos_ids | params.stop_token_ids if too_early else frozenset(),
     )

@@ -43,6 +43,9 @@ class SampleRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     forbidden: frozenset[int] = frozenset()
     """Token ids impossible in this step (end of sequence before `min_tokens`)."""
 
+    has_grammar: bool = False
+    """Whether a mask comes for it."""
+
     @property
     def takes_likeliest(self) -> bool:
         """Whether, unless a grammar forbids it, the token of the model's largest logit is taken and nothing

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.batch import Batch, Masks, SampleRow
+from engine.batch import Batch, Int32, Masks, SampleRow
 from engine.drawing import uniform
 from engine.models.native import NOT_SOUGHT
 from engine.params import GREEDY_BELOW
@@ -42,20 +42,23 @@ class NativeSampler(Sampler):
 
     def _pick(self, logits: Tensor, batch: Batch) -> Tensor:
         chosen = self._likeliest().copy()
-        places = np.flatnonzero(chosen == NOT_SOUGHT).tolist()
-        rows = [batch.samples[place] for place in places]
-        draws = _Draws(places)
-        for index, row in enumerate(rows):
-            self._describe(draws, index, row)
+        draws = _Draws()
+        for place in np.flatnonzero(chosen == NOT_SOUGHT).tolist():
+            self._describe(draws, place, batch.samples[place])
         masks = batch.masks.result() if batch.masks is not None else None
-        if rows:
-            self._give_masks(draws, rows, places, masks)
-            chosen[places] = self._draw(logits, draws)
+        if masks is not None:
+            # The likeliest of all is the likeliest of those that a mask allows, if it is one.
+            barred = _are_barred(chosen[masks.rows], masks.bits) & (chosen[masks.rows] != NOT_SOUGHT)
+            for place in masks.rows[barred].tolist():
+                draws.add(place)
+        if draws.places:
+            self._give_masks(draws, batch.samples, masks)
+            chosen[draws.places] = self._draw(logits, draws)
         return torch.from_numpy(chosen)
 
-    def _describe(self, draws: _Draws, index: int, row: SampleRow) -> None:
+    def _describe(self, draws: _Draws, place: int, row: SampleRow) -> None:
         """How a row is to be chosen from, but for masks."""
-        draw, params = draws.draws[index], row.params
+        draw, params = draws.add(place), row.params
         if params.temperature >= GREEDY_BELOW:
             draw.temperature, draw.top_p, draw.min_p = params.temperature, params.top_p, params.min_p
             draw.top_k = min(params.top_k, self._vocab_size)
@@ -73,15 +76,13 @@ class NativeSampler(Sampler):
         if impossible:
             draw.num_impossible, draw.impossible = len(impossible), draws.keep(np.array(impossible, np.int64))
 
-    def _give_masks(
-        self, draws: _Draws, rows: list[SampleRow], places: list[int], masks: Masks | None
-    ) -> None:
+    def _give_masks(self, draws: _Draws, rows: list[SampleRow], masks: Masks | None) -> None:
         """Give the draws their masks: of grammars, and of the ids that requests allow."""
         of_place = {} if masks is None else dict(zip(masks.rows.tolist(), _words(masks), strict=True))
-        for draw, row, place in zip(draws.draws, rows, places, strict=True):
-            bits = of_place.get(place)
-            if row.params.allowed_token_ids:
-                allowed = _bits_of(row.params.allowed_token_ids, self._vocab_size)
+        for draw, place in zip(draws.draws, draws.places, strict=True):
+            bits, ids = of_place.get(place), rows[place].params.allowed_token_ids
+            if ids:
+                allowed = _bits_of(ids, self._vocab_size)
                 bits = allowed if bits is None else _both(allowed, bits)
             if bits is not None:
                 draw.mask, draw.mask_words = draws.keep(bits), len(bits)
@@ -89,10 +90,11 @@ class NativeSampler(Sampler):
     def _draw(self, logits: Tensor, draws: _Draws) -> _Ids:
         assert logits.is_contiguous()
         chosen = np.empty(len(draws.draws), np.int64)
+        array = (Draw * len(chosen))(*draws.draws)
         self._runtime.sample(
             SampleJob(
                 logits=logits.data_ptr(),
-                draws=ctypes.addressof(draws.draws),
+                draws=ctypes.addressof(array),
                 chosen=chosen.ctypes.data,
                 rows=len(chosen),
                 vocab=logits.shape[1],
@@ -122,18 +124,35 @@ class NativeSampler(Sampler):
 
 
 class _Draws:
-    """Draws from the rows of logits at `places`, and the arrays that they point to."""
+    """Draws from rows of logits, and the arrays that they point to."""
 
-    def __init__(self, places: list[int]) -> None:
-        self.draws = (Draw * len(places))()
-        for draw, place in zip(self.draws, places, strict=True):
-            draw.row = place
+    def __init__(self) -> None:
+        self.draws: list[Draw] = []
+        self.places: list[int] = []
+        """The rows, one each."""
         self._kept: list[npt.NDArray[np.generic]] = []
+
+    def add(self, place: int) -> Draw:
+        """A draw from a row: its likeliest token, unless more is said of it."""
+        draw = Draw(row=place)
+        self.draws.append(draw)
+        self.places.append(place)
+        return draw
 
     def keep(self, array: npt.NDArray[np.generic]) -> int:
         """The address of an array."""
         self._kept.append(array)
         return array.ctypes.data
+
+
+def _are_barred(ids: _Ids, bits: Int32) -> npt.NDArray[np.bool_]:
+    """Whether a mask [M, W] rules out the token of its row [M], or the row has none, which may be a matter of
+    what the mask rules out."""
+    tokens = np.maximum(ids, 0)
+    in_masks = tokens < bits.shape[1] * 32
+    words = bits[np.arange(len(ids)), np.where(in_masks, tokens >> 5, 0)]
+    barred: npt.NDArray[np.bool_] = (ids < 0) | ~in_masks | ((words >> (tokens & 31)) & 1 == 0)
+    return barred
 
 
 def _words(masks: Masks) -> _Words:

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.batch import Batch
+from engine.batch import Batch, SampleRow
 from engine.models.native_load import NativeModel
 from engine.models.native_plan import HEAD_UNIT
 from engine.models.rope import rotary_angles, rotary_frequencies
 from engine.models.spec import ModelSpec
-from kernels.cpu.abi import Format, Geometry, Step
+from kernels.cpu.abi import Format, Geometry, Step, Wanted
 from kernels.cpu.build import Isa
 from kernels.cpu.runtime import Memory, padded
 
@@ -72,7 +72,7 @@ class NativeDecoder:
         self._angles = np.zeros((0, 2, spec.rotary_dim // 2), dtype=np.float32)
         self.likeliest: npt.NDArray[np.int64] = np.empty(0, np.int64)
         """[S] of the last step: the token of a row's largest logit, -1 if that is no number; `NOT_SOUGHT`
-        where the logits were written instead."""
+        where more is wanted of the logits."""
 
     @staticmethod
     def bytes_per_page(spec: ModelSpec, page_size: int, dtype: torch.dtype) -> int:
@@ -95,16 +95,16 @@ class NativeDecoder:
             hidden: float32 [E, hidden], overwritten with what the final norm gives for `batch.embed_rows`.
 
         Returns:
-            float32 logits [S + Q, vocab] of `batch.logit_rows`; those of rows in `likeliest` are not written.
+            float32 logits [S + Q, vocab] of `batch.logit_rows`; those of rows in `likeliest` are written only
+            where a grammar may rule that token out.
 
         Raises:
             NativeStepError: an id or a place is out of range; nothing was computed.
         """
         self._reach(int(batch.context_lens.max(initial=0)))
         logits = np.empty((len(batch.logit_rows), self._spec.vocab_size), dtype=np.float32)
-        unwritten = np.zeros(len(logits), np.uint8)
-        if batch.masks is None:
-            unwritten[: len(batch.samples)] = [row.takes_likeliest for row in batch.samples]
+        wanted = np.zeros(len(logits), np.uint8)
+        wanted[: len(batch.samples)] = [_wanted(row) for row in batch.samples]
         likeliest = np.full(len(logits), NOT_SOUGHT)
         arrays = {
             "token_ids": _flat(token_ids.numpy(), np.int64),
@@ -117,7 +117,7 @@ class NativeDecoder:
             "page_table": _flat(batch.page_table, np.int32),
             "rope": self._angles,
             "logits": logits,
-            "unwritten": unwritten,
+            "wanted": wanted,
             "likeliest": likeliest,
         }
         step = Step(
@@ -141,6 +141,12 @@ class NativeDecoder:
         positions = torch.arange(padded(context, _ROPE_STEP))
         angles = rotary_angles(self._frequencies, self._attention_factor, positions)
         self._angles = torch.stack(angles, dim=1).numpy()
+
+
+def _wanted(row: SampleRow) -> int:
+    if not row.takes_likeliest:
+        return Wanted.ONLY_LOGITS
+    return Wanted.BOTH if row.has_grammar else Wanted.ONLY_LIKELIEST
 
 
 def _flat(array: npt.NDArray[np.generic], dtype: type[np.generic]) -> npt.NDArray[np.generic]:

@@ -81,6 +81,14 @@ class Op(ctypes.Structure):
     )
 
 
+class Wanted(IntEnum):
+    """Of a row of logits: what a step is to give."""
+
+    ONLY_LOGITS = 0
+    ONLY_LIKELIEST = 1
+    BOTH = 2
+
+
 class Geometry(ctypes.Structure):
     """Sizes of heads and pages."""
 
@@ -119,7 +127,7 @@ class Step(ctypes.Structure):
         ("rope", c_void_p),
         ("rope_rows", c_int64),
         ("logits", c_void_p),
-        ("unwritten", c_void_p),
+        ("wanted", c_void_p),
         ("likeliest", c_void_p),
         ("hidden", c_void_p),
     )

@@ -278,3 +278,21 @@ def test_what_the_step_found_is_taken_as_it_is(runtime: Runtime) -> None:
     found = np.array([17, NOT_SOUGHT, -1])
     ids, host_ids, _ = NativeSampler(300, runtime, lambda: found).sample(logits, batch(rows))
     assert ids.tolist() == host_ids == [17, int(logits[1].argmax()), -1]
+
+
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.5, 1.0])
+def test_what_a_step_found_is_taken_where_masks_allow_it(runtime: Runtime, density: float) -> None:
+    """Also of rows without a mask, of masks narrower than the logits, and of a row without numbers."""
+    vocab, count = 301, 24
+    rng = np.random.default_rng(7)
+    logits = torch.from_numpy(rng.integers(-9, 9, (count, vocab)).astype(np.float32))  # many are equal
+    logits[5, 3] = torch.nan
+    found = logits.argmax(-1).numpy().copy()
+    found[5] = -1
+    masked = [row for row in range(count) if row % 4]
+    allowed = rng.random((len(masked), 288)) < density
+    rows = [sample_row(params(temperature=0.0), key=row, has_grammar=row in masked) for row in range(count)]
+    expected, *_ = Sampler(vocab).sample(logits.clone(), batch(rows, masks=resolved(masked, allowed)))
+    sampler = NativeSampler(vocab, runtime, lambda: found)
+    ids, *_ = sampler.sample(logits.clone(), batch(rows, masks=resolved(masked, allowed)))
+    assert ids.tolist() == expected.tolist()

@@ -67,12 +67,16 @@ def test_rows_that_want_more_have_their_logits_written() -> None:
     assert not any(row.takes_likeliest for row in rows)
 
 
-def test_under_masks_all_logits_are_written() -> None:
-    """Which rows have one is not known before the step ends."""
+def test_under_a_grammar_logits_are_written_too() -> None:
+    """What its mask allows is not known before the step ends; those beside it need none."""
     native = NativeSequences(random_model(), num_pages=8, page_size=4)
-    step = replace(native._batch({0: [1, 2]}, "last"), samples=[sample_row(LIKELIEST)], masks=Future())
-    native.decoder.forward(step, torch.from_numpy(step.token_ids))
-    assert likeliest_of(native) == [NOT_SOUGHT]
+    step = native._batch({key: [1, 2 + key] for key in range(3)}, "last")
+    token_ids = torch.from_numpy(step.token_ids)
+    written = native.decoder.forward(step, token_ids).clone()
+    samples = [sample_row(LIKELIEST), sample_row(LIKELIEST, has_grammar=True), sample_row(OTHERS[0])]
+    logits = native.decoder.forward(replace(step, samples=samples, masks=Future()), token_ids)
+    assert likeliest_of(native) == [*(int(row.numpy().argmax()) for row in written[:2]), NOT_SOUGHT]
+    assert torch.equal(logits[1:], written[1:])
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

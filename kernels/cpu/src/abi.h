@@ -40,6 +40,13 @@ enum Epilogue : int32_t {
   kLogits = 3,  // step.logits = y, only the true columns; or step.likeliest
 };
 
+// Of a row of logits.
+enum Wanted : uint8_t {
+  kOnlyLogits = 0,
+  kOnlyLikeliest = 1,
+  kBoth = 2,
+};
+
 enum Rows : int32_t {
   kAllTokens = 0,
   kSamplingRows = 1,
@@ -89,9 +96,9 @@ struct Step {
   const float* rope;              // [rope_rows][2][rotary_half] cosines, then sines, of each position
   int64_t rope_rows;
   float* logits;                  // [samples, vocab]
-  const uint8_t* unwritten;       // [samples] 1: instead of its logits a row gives...
-  int64_t* likeliest;             // [samples] ...the id of the largest, the first of equals; -1 where that is
-                                  // not finite, or any is NaN. Both null: all logits are written
+  const uint8_t* wanted;          // [samples] Wanted
+  int64_t* likeliest;             // [samples] where wanted: the id of the largest logit, the first of equals; -1
+                                  // where that is not finite, or any is NaN. Both null: only logits are wanted
   float* hidden;                  // [embeds, columns of kHidden]
 };
 

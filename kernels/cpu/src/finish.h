@@ -22,10 +22,9 @@ template <int MR, int NB>
       char* out = c.row<char>(op.dst, row + m);
       for (int j = 0; j < NB; j += 2) store_as(op.dst_format, out, (column + j * kLanes) / 2, silu(y[j]) * y[j + 1]);
     } else if (op.epilogue == kLogits) {
-      if (c.step.unwritten != nullptr && c.step.unwritten[row + m] != 0) {
-        c.likeliest[row + m].see(y, column, op.columns);
-        continue;
-      }
+      const uint8_t want = c.step.wanted == nullptr ? kOnlyLogits : c.step.wanted[row + m];
+      if (want != kOnlyLogits) c.likeliest[row + m].see(y, column, op.columns);
+      if (want == kOnlyLikeliest) continue;
       float* out = c.step.logits + (row + m) * op.columns;
       for (int j = 0; j < NB; ++j) {
         const int64_t left = op.columns - column - j * kLanes;

@@ -83,7 +83,7 @@ class Program {
         if (i + 1 < ops_.size()) pool_.barrier();
       }
     });
-    if (step.unwritten != nullptr) join_likeliest(step);
+    if (step.wanted != nullptr) join_likeliest(step);
     return kOk;
   }
 
@@ -143,7 +143,7 @@ class Program {
   void join_likeliest(const Step& step) {
     for (int64_t i = 0; i < step.samples; ++i) {
       for (size_t thread = 1; thread < likeliest_.size(); ++thread) likeliest_[0][i].join(likeliest_[thread][i]);
-      if (step.unwritten[i] != 0) step.likeliest[i] = likeliest_[0][i].id();
+      if (step.wanted[i] != kOnlyLogits) step.likeliest[i] = likeliest_[0][i].id();
     }
   }
 
