@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -198,14 +197,8 @@ async def serve(app: Starlette, config: Config, on_ready: Callable[[str], None])
         OSError: the address cannot be listened on.
     """
 
-    def started() -> None:
-        # What is there now stays. A garbage collection that goes through it holds up every stream for 0.15 s.
-        gc.collect()
-        gc.freeze()
-        on_ready(url_of(listener))
-
     with listen(config) as listener:
-        server = HTTPServer(app, config, on_started=started)
+        server = HTTPServer(app, config, on_started=lambda: on_ready(url_of(listener)))
         serving = asyncio.create_task(server.serve([listener]))
         with _stop_signals() as stop:
             draining = asyncio.create_task(_drain_when_told(stop, app, config, server))
