@@ -51,14 +51,18 @@ class Repeats:
 
     def forbid(self, row: MaskRow, point: Point) -> None:
         """Clear the bits of all tokens that lead from `point` to a repetition, or to where one is certain."""
-        if not _anything_seen(point.level):
+        if _anything_seen(point.level):
+            may_die = self._may_die(point)
+            for ids in self._direct(point, may_die=may_die):
+                _clear(row, ids)
+            doubtful = self._doubtful(row, point, may_die=may_die)
+            if self._distinct is not None and self._distinct.is_at_risk(point):
+                doubtful += self._risky(row, point, self._distinct)
+        elif _will_be_compared(point.level):
+            # The first one may end and the second begin in one token.
+            doubtful = _set_ones(row, [self._spellings.goes_on])
+        else:
             return
-        may_die = self._may_die(point)
-        for ids in self._direct(point, may_die=may_die):
-            _clear(row, ids)
-        doubtful = self._doubtful(row, point, may_die=may_die)
-        if self._distinct is not None and self._distinct.is_at_risk(point):
-            doubtful += self._risky(row, point, self._distinct)
         for token_id in dict.fromkeys(doubtful):
             try:
                 dead = self.is_dead(self._reader.advance(point, self._token_bytes[token_id]))
@@ -93,11 +97,11 @@ class Repeats:
         if point.mode in (Mode.KEY, Mode.QUOTED):
             sets = [spellings.two_quotes if may_die else spellings.three_quotes]
             if point.level.distinct:
-                sets.append(spellings.escaped_quote)
+                sets += [spellings.escaped_quote, spellings.goes_on]
         elif may_die:
             return self._all_set(row)
         else:
-            sets = [spellings.two_quotes, spellings.ends_bare]
+            sets = [spellings.two_quotes, spellings.ends_bare, spellings.goes_on]
         return _set_ones(row, sets)
 
     def _risky(self, row: MaskRow, point: Point, distinct: Distinct) -> list[int]:
@@ -192,6 +196,15 @@ def _seen_strings(point: Point) -> Iterator[str]:
     else:
         texts = (text for text in point.level.seen if isinstance(text, str))
         yield from (text[1:] for text in texts if text.startswith('"'))
+
+
+def _will_be_compared(level: Level | None) -> bool:
+    """Whether what comes in a level, or around it, must not repeat what comes before."""
+    while level is not None:
+        if level.distinct or level.is_object:
+            return True
+        level = level.parent
+    return False
 
 
 def _anything_seen(level: Level | None) -> bool:

@@ -71,6 +71,7 @@ class Spellings:
         ends_bare: tokens with a character of a number or name, and behind it one that ends such a thing.
         escaped_quote: tokens with a backslash and a quotation mark.
         brackets: tokens with a closing bracket; quote_and_bracket: with a quotation mark before it.
+        goes_on: tokens with the end of an element or nothing, and behind it a comma and the next one.
     """
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
@@ -85,6 +86,7 @@ class Spellings:
         self.brackets = self._where(lambda text: b"]" in text or b"}" in text)
         self.quote_and_bracket = self._where(lambda text: _QUOTE_BRACKET.search(text) is not None)
         self.escaped_quote = self._where(lambda text: b'"' in text and b"\\" in text)
+        self.goes_on = self._where(lambda text: _GOES_ON.search(text) is not None)
 
     def _where(self, has: Callable[[bytes], bool]) -> npt.NDArray[np.int64]:
         chosen = [i for i, text in enumerate(self._texts) if has(text)]
@@ -115,6 +117,7 @@ def _is_plain(text: bytes) -> bool:
 _NOT_PLAIN = re.compile(r'["\\\x00-\x1f]')
 _QUOTE_BRACKET = re.compile(rb'".*[\]}]', re.DOTALL)
 _BARE_END = re.compile(rb"[0-9a-z][,\]} \n]")
+_GOES_ON = re.compile(rb'(^|["0-9a-z\]}])\s*,\s*[^\s,]')
 
 
 class _Pieces:

@@ -141,6 +141,31 @@ def test_random_texts_never_end_dead_and_are_valid(name: str, vocabulary: Vocabu
         validator.validate(json.loads(text))
 
 
+@pytest.mark.parametrize(
+    ("items", "begun", "token", "valid"),
+    [
+        (["", True, 5], '["', '","', '["",5]'),
+        ([True, "a"], '["a', '","', '["a",true]'),
+        (["a", "b"], '["a', '","', '["a","b"]'),
+        ([[], 5], "[[", "],[", "[[],5]"),
+        ([[], [5]], "[[", "],[", "[[],[5]]"),
+    ],
+)
+def test_a_token_is_masked_that_ends_the_first_item_and_begins_a_second_like_it(
+    items: list[Any], begun: str, token: str, valid: str, vocabulary: Vocabulary
+) -> None:
+    """Only where nothing else can start like that."""
+    grammar = _grammar(_distinct({"enum": items}), vocabulary)
+    matcher = grammar.matcher()
+    for byte in begun:
+        assert matcher.accept(vocabulary.token_bytes.index(byte.encode()))
+    token_id = vocabulary.token_bytes.index(token.encode())
+    in_mask = bool(mask_of(matcher, vocabulary)[token_id >> 5] >> (token_id & 31) & 1)
+    assert in_mask == valid.startswith(begun + token)
+    assert matcher.accept(token_id) == in_mask
+    assert accepts(grammar, vocabulary, valid)
+
+
 def test_the_end_of_many_distinct_items_is_found_in_as_many_tries(
     vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
