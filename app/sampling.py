@@ -13,6 +13,9 @@ from engine.engine import Engine
 from engine.params import SamplingParams
 from engine.tokenizer import Tokenizer
 
+_MOST_BAD_TOKENS = 8192
+"""Of all bad words: each step compares them with the end of the output."""
+
 
 def sampling_params(
     request: SamplingFields,
@@ -99,10 +102,17 @@ def truncate(prompt: list[int], request: SamplingFields) -> list[int]:
 
 
 def _bad_words(words: list[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Each word as a text begins with it, and as it follows a space."""
+    """Each word as a text begins with it, and as it follows a space.
+
+    Raises:
+        ApiError: 400, they have too many tokens.
+    """
     spellings = [spelling for word in words for spelling in (word.lstrip(" "), " " + word.lstrip(" "))]
     encoded = [tokenizer.encode(text, add_special=False, parse_special=False) for text in spellings]
-    return tuple(dict.fromkeys(tuple(ids) for ids in encoded if ids))
+    different = tuple(dict.fromkeys(tuple(ids) for ids in encoded if ids))
+    if sum(map(len, different)) > _MOST_BAD_TOKENS:
+        raise bad_request(f"bad_words have more than {_MOST_BAD_TOKENS} tokens.", "bad_words")
+    return different
 
 
 def _or(value: float | None, default: float) -> float:

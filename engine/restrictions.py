@@ -46,8 +46,11 @@ class Restrictions:
         words = row.params.bad_words
         if not words:
             return []
-        tail = self._tail(row, max(map(len, words)) - 1)
-        return [word[-1] for word in words if len(word) == 1 or tail[1 - len(word) :] == word[:-1]]
+        last = self._tail(row, 1)
+        # Most words are told apart by one token; only the others are worth comparing whole.
+        begun = [word for word in words if word[-2:-1] in ((), last)]
+        tail = self._tail(row, max(map(len, begun), default=1) - 1)
+        return [word[-1] for word in begun if len(word) == 1 or tail[1 - len(word) :] == word[:-1]]
 
     def _tail(self, row: SampleRow, length: int) -> tuple[int, ...]:
         """The last tokens of the output, at most `length`, before the one to be sampled."""

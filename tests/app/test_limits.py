@@ -44,6 +44,7 @@ def schema(value: Any) -> dict[str, Any]:
         ({"stop_token_ids": [1] * 257}, "stop_token_ids", "256"),
         ({"logit_bias": {str(n): 1 for n in range(1025)}}, "logit_bias", "1024"),
         ({"bad_words": ["x"] * 257}, "bad_words", "256"),
+        ({"bad_words": [f"{n}" * 1024 for n in range(9)]}, "bad_words", "8192"),
         ({"n": 129}, "n", "128"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
         ({"max_tokens": 5000}, "max_tokens", "4096"),
