@@ -13,12 +13,13 @@ from llguidance import LLMatcher
 from grammars.base import GrammarError
 from grammars.gbnf import parse_gbnf
 from grammars.gbnf_lark import translate
-from grammars.regular.ast import Regex, alt, intersect, length, literal
+from grammars.regular.ast import Regex, intersect, length
 from grammars.regular.classes import COMMON
 from grammars.regular.lark import grammar
 from grammars.regular.pattern_syntax import PatternError
 from grammars.regular.patterns import full_language
 from grammars.regular.questions import TooManyStatesError, shortest
+from grammars.regular.texts import one_of
 from grammars.schema.build import build
 from grammars.schema.closing import MAX_BYTES
 from grammars.schema.emit import emit
@@ -89,7 +90,7 @@ def _choice(constraint: Constraint) -> Lowered:
         options = msgspec.json.decode(constraint.spec, type=list[str])
     except msgspec.MsgspecError as error:
         raise GrammarError(f"a choice is a list of texts: {error}") from error
-    return _regular(alt(map(literal, options)))
+    return _regular(one_of(options))
 
 
 def _lark(constraint: Constraint) -> Lowered:

@@ -35,6 +35,7 @@ from grammars.regular.questions import (
     shortest,
     words,
 )
+from grammars.regular.texts import one_of
 from grammars.vocab import Vocabulary
 
 TEXTS = st.text(alphabet="ab1x y\n-_é", max_size=8)
@@ -212,3 +213,17 @@ def test_languages_with_every_beginning_of_their_texts(pattern: str, *, closed: 
 )
 def test_prolific_languages_never_run_out(pattern: str, *, prolific: bool) -> None:
     assert is_prolific(full_language(pattern)) == prolific
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts=st.lists(st.text(alphabet="ab", max_size=24), min_size=1, max_size=12), other=TEXTS)
+def test_a_list_of_texts_is_these_texts(texts: list[str], other: str) -> None:
+    language = one_of(texts)
+    assert sorted(words(language, len(texts)) or []) == sorted(set(texts))
+    assert matches(language, other) == (other in texts)
+
+
+def test_texts_share_their_beginnings() -> None:
+    endings = alt([literal("1"), concat([literal("2"), alt([EMPTY, literal("3")])])])
+    assert one_of(["item 1", "item 2", "item 23"]) == concat([literal("item "), endings])
+    assert shortest(one_of(["a" * n for n in range(900, 0, -1)])) == "a"
