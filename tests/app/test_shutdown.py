@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -158,6 +159,59 @@ async def test_the_process_ends_though_a_step_does_not() -> None:
             assert last_error(await stream) == "The server ended the request to shut down."
         async with asyncio.timeout(20):
             assert await child.wait() == EXIT_HANGS
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+_PAUSED = """
+import sys
+import threading
+
+from engine import load
+from app.serve import run
+from tests.fakes import fake_engine
+
+engine, runner = fake_engine(port=0, drain_timeout=1000)
+runner.pause()
+threading.Thread(target=lambda: (sys.stdin.readline(), runner.resume()), daemon=True).start()
+load.load_engine = lambda config, progress: engine
+run(engine.config)
+"""
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+async def test_the_process_ends_with_0(signals: int) -> None:
+    """After one SIGTERM amid a stream when that is done, after two when it was told."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _PAUSED, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        url = (await child.stdout.readline()).decode().split()[-1]
+        async with asyncio.timeout(60), httpx.AsyncClient(base_url=url, timeout=30) as http:
+            body = {"model": "fake", "prompt": "x", "max_tokens": 20, "stream": True}
+            stream = asyncio.create_task(http.post("/v1/completions", json=body))
+            running = re.compile(r"^vllm:num_requests_running{.*} 1\.0$", re.MULTILINE)
+            while not running.search((await http.get("/metrics")).text):  # noqa: ASYNC110  nothing tells when
+                await asyncio.sleep(0.01)
+            child.terminate()
+            while (await http.get("/ready")).status_code == 200:  # noqa: ASYNC110  nothing tells when
+                await asyncio.sleep(0.01)
+            refused = await http.post("/v1/completions", json=body)
+            assert refused.status_code == 503
+            assert "retry-after" in refused.headers
+            if signals == 2:
+                child.terminate()
+                assert last_error(await stream) == "The server ended the request to shut down."
+            child.stdin.write(b"\n")
+            if signals == 1:
+                said = "".join(chunk["choices"][0]["text"] for chunk in events((await stream).text))
+                assert said == bytes(hashed_tokens(b"x", 20)).decode()
+        async with asyncio.timeout(20):
+            assert await child.wait() == 0
     finally:
         if child.returncode is None:
             child.kill()
