@@ -109,15 +109,18 @@ class _Builder:
 
     def _multiples(self, numbers: Numbers, step: Fraction) -> list[Multiples]:
         """Multiples of `step`, of which the one nearest to zero is the shortest."""
-        scaled = step
-        while scaled.denominator != 1:
-            scaled *= 10
-        if scaled > MAX_STEP:
+        if step.denominator != 1:
+            # The engine has multiples of such numbers, but leaves some of them out.
+            raise UnenforceableError(
+                "the digits of a number do not tell whether it is a multiple", "multipleOf"
+            )
+        if step > MAX_STEP:
             raise UnenforceableError("the multiples of this number take too large an automaton", "multipleOf")
-        limit = Fraction(10 ** min(self._options.integer_digits, MAX_STEP_DIGITS) - 1)
+        digits = min(self._options.integer_digits, MAX_STEP_DIGITS)
+        limit = Fraction(10**digits - 1)
         within = numbers.meet(Numbers(low=-limit, high=limit))
         if within is None or within.low is None or within.high is None:
-            return []
+            raise UnenforceableError(f"only numbers of up to {digits} digits can be told", "multipleOf")
         nearest = max(within.low, min(Fraction(0), within.high))
         index = math.floor(nearest / step)
         found = [value for offset in (0, 1, -1, 2) if (value := step * (index + offset)) in within]

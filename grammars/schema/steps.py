@@ -1,22 +1,48 @@
-"""Multiples of a number whose only prime factors are 2 and 5: its last digits tell."""
+"""Multiples of a number whose digits tell: the last ones if its only prime factors are 2 and 5, and their sum
+if 3 is one, too."""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
 
-from grammars.regular.ast import EMPTY, Regex, alt, chars, concat, literal, repeat
+from grammars.regular.ast import EMPTY, Regex, alt, chars, concat, intersect, literal, repeat
 
 _MAX_LAST = 4
 _DIGIT = chars([(0x30, 0x39)])
 _ZEROS = repeat(literal("0"), 0, None)
 
 
+def _thirds() -> Regex:
+    """Digits, points among them, whose sum is a multiple of 3: their automaton with its states eliminated."""
+    none, one, two = (chars([(ord(c), ord(c)) for c in text]) for text in ("0369.", "147", "258"))
+    any_none = repeat(none, 0, None)
+    to_two = alt((two, concat((one, any_none, one))))
+    at_two = alt((none, concat((two, any_none, one))))
+    from_two = alt((one, concat((two, any_none, two))))
+    return repeat(
+        alt((none, concat((one, any_none, two)), concat((to_two, repeat(at_two, 0, None), from_two)))),
+        0,
+        None,
+    )
+
+
+_THIRDS = _thirds()
+
+
 def multiples_text(step: Fraction) -> Regex | None:
-    """Every plain numeral without sign of a multiple of `step`; None if its last digits do not tell.
+    """Every plain numeral without sign of a multiple of `step`; None if its digits do not tell.
 
     Leading zeros are not ruled out here.
     """
+    if step.denominator != 1 and step.numerator % 3 == 0:
+        # Wherever the point is: 3 divides the same powers of ten times a number.
+        multiples = _by_last_digits(step / 3)
+        return None if multiples is None else intersect((multiples, _THIRDS))
+    return _by_last_digits(step)
+
+
+def _by_last_digits(step: Fraction) -> Regex | None:
     places = _places(step)
     if places is None:
         return None

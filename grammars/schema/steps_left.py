@@ -1,4 +1,4 @@
-"""Completing a number that must be a multiple of another."""
+"""Completing an integer that must be a multiple of another."""
 
 from __future__ import annotations
 
@@ -7,57 +7,40 @@ import re
 from fractions import Fraction
 
 from grammars.schema.shapes import Multiples
-from grammars.schema.steps import lcm_step
 
 _MAX_DIGITS = 24
 
-
-_BEGUN = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)?")
+_BEGUN = re.compile(r"-?(?:0|[1-9][0-9]*)?")
 
 
 def may_be_multiple(text: str) -> bool:
-    """Whether a text is the beginning of a plain numeral."""
+    """Whether a text is the beginning of an integer."""
     return _BEGUN.fullmatch(text) is not None
 
 
 def is_multiple(multiples: Multiples, text: str) -> bool:
-    """Whether a numeral spells one of the numbers."""
-    try:
-        value = Fraction(text)
-    except ValueError:
-        return False
-    return value in multiples.numbers
+    """Whether digits, maybe with a sign, spell one of the numbers."""
+    return text not in ("", "-") and Fraction(text) in multiples.numbers
 
 
 def complete_multiple(multiples: Multiples, text: str) -> str | None:
-    """The fewest characters that make the beginning of a numeral one of the numbers; None if none do."""
+    """The fewest digits that make the beginning of an integer one of the numbers; None if none do."""
     if is_multiple(multiples, text):
         return ""
     sign = -1 if text.startswith("-") else 1
-    digits = text.removeprefix("-")
-    for point in [""] if "." in digits else ["", "."]:
-        for count in range(1, _MAX_DIGITS):
-            ending = _ending(multiples, sign, digits + point, count)
-            if ending is not None:
-                return point + ending
-    return None
+    endings = (_ending(multiples, sign, text.removeprefix("-"), count) for count in range(1, _MAX_DIGITS))
+    return next((ending for ending in endings if ending is not None), None)
 
 
 def _ending(multiples: Multiples, sign: int, digits: str, count: int) -> str | None:
     """`count` more digits that make `digits` one of the numbers."""
-    whole, _, fraction = digits.partition(".")
-    if len(whole) > 1 and whole.startswith("0"):
+    if digits == "0":
         return None
-    unit = Fraction(1, 10 ** (len(fraction) + count)) if "." in digits else Fraction(1)
-    base = int((whole or "0") + fraction) * 10**count
-    low = max(base * unit, Fraction(0))
-    high = (base + 10**count - 1) * unit
-    step = lcm_step([multiples.step, unit])
-    index = math.ceil(low / step)
-    for multiple in (step * index, step * (index + 1)):
-        value = sign * multiple
-        if multiple <= high and value in multiples.numbers:
-            ending = f"{int(multiple / unit) - base:0{count}d}"
-            if whole or not ending.startswith("0") or ending == "0":
+    base = int(digits or "0") * 10**count
+    index = math.ceil(base / multiples.step)
+    for multiple in (multiples.step * index, multiples.step * (index + 1)):
+        if multiple < base + 10**count and sign * multiple in multiples.numbers:
+            ending = f"{int(multiple) - base:0{count}d}"
+            if digits or not ending.startswith("0") or ending == "0":
                 return ending
     return None

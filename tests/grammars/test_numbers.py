@@ -9,13 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grammars.base import GrammarError
+from grammars.llg import LlgGrammar
+from grammars.lower import lower
 from grammars.regular.derivative import matches
 from grammars.regular.questions import shortest
 from grammars.schema.number_text import number_text, plain
 from grammars.schema.numbers import Numbers
 from grammars.schema.shapes import Multiples
 from grammars.schema.steps_left import complete_multiple, is_multiple
-from grammars.spec import JsonOptions
+from grammars.spec import Constraint, JsonOptions
+from grammars.vocab import Vocabulary
 
 OPTIONS = JsonOptions(integer_digits=4, fraction_digits=4)
 
@@ -63,7 +67,9 @@ def test_sets_meet_and_have_complements(left: Numbers, right: Numbers, value: Fr
     assert any(value in part for part in left.outside()) != (value in left)
 
 
-@pytest.mark.parametrize("step", ["5", "2", "4", "0.01", "0.5", "2.5", "25", "0.125", "20"])
+@pytest.mark.parametrize(
+    "step", ["5", "2", "4", "0.01", "0.5", "2.5", "25", "0.125", "20", "0.3", "1.5", "0.75", "7.5"]
+)
 @settings(max_examples=40, deadline=None)
 @given(count=st.integers(-60, 200), noise=st.sampled_from(["0", "0", "1", "0.5", "0.003"]))
 def test_multiples_by_their_last_digits(step: str, count: int, noise: str) -> None:
@@ -72,10 +78,11 @@ def test_multiples_by_their_last_digits(step: str, count: int, noise: str) -> No
     assert language is not None
     value = Fraction(step) * count + Fraction(noise)
     assert matches(language, plain(value)) == (value in numbers)
+    assert not matches(language, plain(value) + ".")
 
 
 @settings(max_examples=200, deadline=None)
-@given(step=st.sampled_from(["7", "1.5", "0.3", "12", "9.9"]), prefix=st.from_regex(r"\A-?[1-9]?[0-9]\Z"))
+@given(step=st.sampled_from(["7", "3", "12", "99"]), prefix=st.from_regex(r"\A-?[1-9]?[0-9]\Z"))
 def test_a_number_can_be_completed_to_a_multiple(step: str, prefix: str) -> None:
     multiples = Multiples(Numbers(step=Fraction(step)), Fraction(step), "0")
     if prefix.lstrip("-").startswith("0") and len(prefix.lstrip("-")) > 1:
@@ -83,7 +90,31 @@ def test_a_number_can_be_completed_to_a_multiple(step: str, prefix: str) -> None
     ending = complete_multiple(multiples, prefix)
     assert ending is not None
     assert is_multiple(multiples, prefix + ending)
-    assert isinstance(json.loads(prefix + ending), int | float)
+    assert isinstance(json.loads(prefix + ending), int)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"multipleOf": 0.7}, {"multipleOf": 1.1, "minimum": 0}, {"multipleOf": 7, "minimum": 2**63}],
+)
+def test_multiples_that_cannot_be_told_are_refused(schema: dict[str, float]) -> None:
+    with pytest.raises(GrammarError, match=r"can be told|do not tell") as refusal:
+        lower(Constraint.json_schema({"type": "number", **schema}))
+    assert (refusal.value.keyword, refusal.value.pointer) == ("multipleOf", "/multipleOf")
+
+
+@pytest.mark.parametrize("begun", ["-0.", "63.", "9.9", "6.0", "-", ""])
+def test_a_multiple_ends_whole_within_its_budget(begun: str, vocabulary: Vocabulary) -> None:
+    grammar = LlgGrammar(vocabulary, lower(Constraint.json_schema({"type": "number", "multipleOf": 0.3})))
+    matcher = grammar.matcher()
+    for char in begun:
+        assert matcher.accept(vocabulary.token_bytes.index(char.encode()))
+    close = matcher.shortest_close()
+    assert close is not None
+    assert [token for token in close if not matcher.accept(token)] == []
+    assert matcher.is_complete
+    text = begun + b"".join(vocabulary.token_bytes[token] for token in close).decode()
+    assert (Fraction(text) / Fraction("0.3")).denominator == 1
 
 
 def test_digits_are_bounded_and_no_number_overflows() -> None:
