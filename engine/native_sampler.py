@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engine.allowed_ids import Words
 from engine.batch import Batch, Int32, Masks, SampleRow
 from engine.drawing import uniform
 from engine.models.native import NOT_SOUGHT
@@ -19,7 +20,6 @@ from kernels.cpu.abi import Draw, LogprobJob, SampleJob
 from kernels.cpu.runtime import Runtime
 
 _Ids = npt.NDArray[np.int64]
-_Words = npt.NDArray[np.uint32]
 
 
 class NativeSampler(Sampler):
@@ -79,11 +79,11 @@ class NativeSampler(Sampler):
     def _give_masks(self, draws: _Draws, rows: list[SampleRow], masks: Masks | None) -> None:
         """Give the draws their masks: of grammars, and of the ids that requests allow."""
         of_place = {} if masks is None else dict(zip(masks.rows.tolist(), _words(masks), strict=True))
+        allowed = self._restrictions.allowed(rows, self._vocab_size)
         for draw, place in zip(draws.draws, draws.places, strict=True):
-            bits, ids = of_place.get(place), rows[place].params.allowed_token_ids
-            if ids:
-                allowed = _bits_of(ids, self._vocab_size)
-                bits = allowed if bits is None else _both(allowed, bits)
+            bits = of_place.get(place)
+            if place in allowed:
+                bits = allowed[place] if bits is None else _both(allowed[place], bits)
             if bits is not None:
                 draw.mask, draw.mask_words = draws.keep(bits), len(bits)
 
@@ -155,19 +155,12 @@ def _are_barred(ids: _Ids, bits: Int32) -> npt.NDArray[np.bool_]:
     return barred
 
 
-def _words(masks: Masks) -> _Words:
+def _words(masks: Masks) -> Words:
     """[M, W] each row in one piece."""
     return np.ascontiguousarray(masks.bits).view(np.uint32)
 
 
-def _bits_of(ids: frozenset[int], size: int) -> _Words:
-    """`size` bits, rounded up to whole words; those of `ids` are set."""
-    bits = np.zeros(-(-size // 32) * 32, np.uint8)
-    bits[list(ids)] = 1
-    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32, copy=False)
-
-
-def _both(first: _Words, second: _Words) -> _Words:
+def _both(first: Words, second: Words) -> Words:
     """The bits that both have."""
     width = min(len(first), len(second))
     return first[:width] & second[:width]

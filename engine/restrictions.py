@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.allowed_ids import AllowedIds, Words
 from engine.batch import SampleRow
 from kernels.transfer import to_device
 
@@ -17,19 +18,23 @@ class Restrictions:
     """Applies both to the rows that have them. Lives in the thread that samples."""
 
     def __init__(self) -> None:
+        self._allowed = AllowedIds()
         self._sampled: dict[int, tuple[int, int]] = {}
         """By key: position and id of the token sampled last, which the sequence may not know yet."""
 
     def apply(self, logits: Tensor, rows: Sequence[SampleRow]) -> None:
         """Set (in place) the logits [S, V] of what is ruled out to minus infinity."""
+        vocab_size = logits.shape[1]
+        for index, bits in self.allowed(rows, vocab_size).items():
+            barred = np.unpackbits(bits.view(np.uint8), count=vocab_size, bitorder="little") == 0
+            logits[index].masked_fill_(to_device(barred, logits.device), -torch.inf)
         for index, row in enumerate(rows):
-            if row.params.allowed_token_ids:
-                allowed = to_device(np.array(sorted(row.params.allowed_token_ids)), logits.device)
-                kept = logits[index, allowed]
-                logits[index].fill_(-torch.inf)
-                logits[index, allowed] = kept
             if completing := self.completing(row):
                 logits[index, to_device(np.array(completing), logits.device)] = -torch.inf
+
+    def allowed(self, rows: Sequence[SampleRow], vocab_size: int) -> dict[int, Words]:
+        """As `AllowedIds.bits`, of the rows of a step."""
+        return self._allowed.bits(rows, vocab_size)
 
     def record(self, row: SampleRow, token_id: int) -> None:
         """Note what was sampled for a row."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.generation.logits_process import NoBadWordsLogitsProcessor
 
+from engine.allowed_ids import AllowedIds
 from engine.params import SamplingParams
 from engine.restrictions import Restrictions
 from engine.sampler import Sampler
@@ -63,3 +64,15 @@ def test_nothing_but_allowed_ids_is_sampled_whatever_the_bias() -> None:
         logits = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(seed))
         ids, *_ = Sampler(VOCAB).sample(logits, batch([row]))
         assert int(ids[0]) in allowed
+
+
+def test_allowed_ids_are_made_once_for_all_rows_and_steps_that_have_them() -> None:
+    ids = AllowedIds()
+    params = SamplingParams(max_tokens=9, allowed_token_ids=frozenset({0, 33}))
+    one, other = sample_row(params), sample_row(SamplingParams(max_tokens=9))
+    first = ids.bits([one, other, one], VOCAB)
+    assert list(first) == [0, 2]
+    assert first[0][:2].tolist() == [1, 2]
+    assert not first[0][2:].any()
+    assert ids.bits([other, one], VOCAB)[1] is first[0] is first[2]
+    assert ids.bits([other], VOCAB) == {}
