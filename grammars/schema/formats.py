@@ -165,21 +165,22 @@ _PATTERNS = {
     "regex": f"\\^?{_RX_BODY}(?:\\|{_RX_BODY})*\\$?",
     "relative-json-pointer": f"(?:0|[1-9][0-9]{{0,8}})(?:#|{_POINTER})",
 }
-# Supersets of what some validator may take for the format, for the complement.
+# Supersets of what some validator may take for the format, for the complement. Some look for an @ only.
+_ANY = "[\\s\\S]*"
 _WIDER = {
     "time": "[0-9:.,+Zz\\-]*",
-    "date-time": "[0-9]{4}-[^\\n]*[Tt _][^\\n]*",
-    "duration": "P.*",
-    "uri": "[^:]*:[^\\n]*",
-    "iri": "[^:]*:[^\\n]*",
-    "uri-reference": "[^\\n]*",
-    "iri-reference": "[^\\n]*",
-    "uri-template": "[^\\n]*",
+    "date-time": f"[0-9]{{4}}-{_ANY}[Tt _]{_ANY}",
+    "duration": f"P{_ANY}",
+    "uri": f"[^:]*:{_ANY}",
+    "iri": f"[^:]*:{_ANY}",
+    "uri-reference": _ANY,
+    "iri-reference": _ANY,
+    "uri-template": _ANY,
     "hostname": "[0-9A-Za-z.\\-]*",
-    "idn-hostname": "[^\\n]*",
-    "email": "[^\\n]*@[^\\n]*",
-    "idn-email": "[^\\n]*@[^\\n]*",
-    "regex": "(?:.|\\n)*",
+    "idn-hostname": _ANY,
+    "email": f"{_ANY}@{_ANY}",
+    "idn-email": f"{_ANY}@{_ANY}",
+    "regex": _ANY,
 }
 
 

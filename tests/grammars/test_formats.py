@@ -110,6 +110,23 @@ def test_texts_that_belong_to_a_format(name: str, text: str) -> None:
     assert matches(known[0], text)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("email", '"x y"@example.com'),
+        ("email", "line\n@\u2028"),
+        ("idn-email", "line\n@"),
+        ("time", "23:59:60Z"),
+        ("date-time", "2016-12-31T23:59:60Z"),
+        ("regex", "(?<year>\u2028)"),
+    ],
+)
+def test_texts_that_a_validator_may_take_are_not_outside_of_a_format(name: str, text: str) -> None:
+    known = format_language(name)
+    assert known is not None
+    assert matches(known[1], text)
+
+
 def _random_text(language: Regex, rng: random.Random) -> str:
     """A walk through the automaton that ends at a random place where it may."""
     text = ""
