@@ -103,21 +103,25 @@ class _StopMatcher:
         self.text = text
         self.matched = 0
         """Length of the longest suffix of the text so far that begins the stop string."""
-        self._fallback = [0] * len(text)
-        """Of each proper prefix: its longest border."""
-        border = 0
-        for end in range(1, len(text)):
-            while border and text[end] != text[border]:
-                border = self._fallback[border - 1]
-            border += text[end] == text[border]
-            self._fallback[end] = border
+        self._fallback = [0]
+        """Of each proper prefix, as far as any was matched: its longest border."""
 
     def advance(self, character: str) -> bool:
         """Take one character; whether the stop string is now complete."""
         while self.matched and character != self.text[self.matched]:
             self.matched = self._fallback[self.matched - 1]
         self.matched += character == self.text[self.matched]
+        if self.matched > len(self._fallback):
+            self._extend()
         return self.matched == len(self.text)
+
+    def _extend(self) -> None:
+        """Find the border of one more prefix. To find all at the start would hold up the event loop where
+        many sequences of a request have many long stop strings."""
+        end, border = len(self._fallback), self._fallback[-1]
+        while border and self.text[end] != self.text[border]:
+            border = self._fallback[border - 1]
+        self._fallback.append(border + (self.text[end] == self.text[border]))
 
 
 def _unfinished_character(data: bytes) -> bytes:

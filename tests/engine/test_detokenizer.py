@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -273,3 +274,18 @@ def test_only_what_could_still_become_a_stop_string_is_held_back(text: str, stop
         seen = text[:end]
         could_match = [n for stop in stops for n in range(len(stop)) if seen.endswith(stop[:n])]
         assert sent == seen[: end - max(could_match)]
+
+
+def test_a_stop_string_is_looked_at_no_further_than_it_matches() -> None:
+    looked_at: set[int] = set()
+
+    class Watched(str):
+        __slots__ = ()
+
+        def __getitem__(self, at: Any) -> str:
+            looked_at.add(at)
+            return super().__getitem__(at)
+
+    subject = detokenizer(stop=(Watched("abcabx" * 100),))
+    assert "".join(deltas(subject, ids_of("ababcabcab.y"))) == "ababcabcab.y"
+    assert looked_at == set(range(6))
