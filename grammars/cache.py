@@ -27,13 +27,13 @@ class GrammarCache:
         self._lock = threading.Lock()
         self._entries: OrderedDict[bytes, Future[Outcome]] = OrderedDict()
         self._sizes: dict[bytes, int] = {}
+        self._nbytes = 0
         self._alive: WeakValueDictionary[bytes, Grammar] = WeakValueDictionary()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the grammars held."""
-        with self._lock:
-            return sum(self._sizes.values())
+        return self._nbytes
 
     def get(self, key: bytes, start: Callable[[], Future[Outcome]]) -> tuple[Future[Outcome], bool]:
         """The future outcome under `key`, and whether it was there; `start` begins the work."""
@@ -63,14 +63,15 @@ class GrammarCache:
 
     def _hold(self, key: bytes, outcome: Outcome) -> None:
         """Count an outcome, and drop others for it."""
+        self._nbytes -= self._sizes.get(key, 0)
         if isinstance(outcome, GrammarError):
             self._sizes[key] = _ERROR_BYTES
         else:
             self._sizes[key] = outcome.nbytes
             self._alive[key] = outcome
-        excess = sum(self._sizes.values()) - self._max_bytes
-        for old in [k for k in self._entries if k in self._sizes]:
-            if excess <= 0:
-                break
-            excess -= self._sizes.pop(old)
+        self._nbytes += self._sizes[key]
+        # Under the lock, for which the event loop may wait: only what is dropped is gone through.
+        while self._nbytes > self._max_bytes:
+            old = next(k for k in self._entries if k in self._sizes)
+            self._nbytes -= self._sizes.pop(old)
             del self._entries[old]
