@@ -82,7 +82,7 @@ class LlgGrammar:
         return None if close is None else len(close)
 
     def matcher(self) -> LlgMatcher:
-        return LlgMatcher(self, self._copy())
+        return LlgMatcher(self)
 
     def rebuild(self, tokens: list[int]) -> LLMatcher:
         """A fresh engine matcher with the most fuel, after `tokens`; later matchers start afresh too.
@@ -93,12 +93,13 @@ class LlgGrammar:
         with self._lock:
             self.heavy = True
             self._template = self._build(heavy=True)
-        matcher = self._copy()
+        matcher = self.engine()
         if matcher.try_consume_tokens(tokens) != len(tokens) or matcher.is_error():
             raise GrammarError("the grammar is too complex to be followed at this place")
         return matcher
 
-    def _copy(self) -> LLMatcher:
+    def engine(self) -> LLMatcher:
+        """An engine matcher at the start."""
         if self.heavy:
             return self._build(heavy=True)
         with self._lock:

@@ -30,15 +30,16 @@ class LlgMatcher:
     """One sequence's place in a grammar; see `grammars.base.Matcher`.
 
     What is known of a place is not asked of the engine again, which is therefore fed tokens only when
-    something is asked of it.
+    something is asked of it, and made only then: it may take milliseconds, and a request may have a thousand
+    sequences.
     """
 
-    def __init__(self, grammar: LlgGrammar, matcher: LLMatcher) -> None:
+    def __init__(self, grammar: LlgGrammar) -> None:
         self._grammar = grammar
         self._states = grammar.states
         # Without states every place is one of its own.
         self._rows = grammar.rows if grammar.states else None
-        self._matcher = matcher
+        self._matcher: LLMatcher | None = None
         self._fed = 0
         """How many of the tokens the engine has seen."""
         self._tokens: list[int] = []
@@ -139,11 +140,12 @@ class LlgMatcher:
             behind = self._fed - len(self._tokens)
             if behind > 0:
                 self._fed = len(self._tokens)
-                if not self._matcher.rollback(behind):
+                if not self._engine().rollback(behind):
                     self._recover()
 
     def fork(self) -> Self:
-        copy = type(self)(self._grammar, self._matcher.deep_copy())
+        copy = type(self)(self._grammar)
+        copy._matcher = None if self._matcher is None else self._matcher.deep_copy()
         copy._fed = self._fed
         copy._tokens = self._tokens.copy()
         copy._path = self._path.copy()
@@ -198,11 +200,13 @@ class LlgMatcher:
 
     def _engine(self) -> LLMatcher:
         """The engine's matcher, at this place."""
+        if self._matcher is None:
+            self._matcher = self._grammar.engine()
         behind = self._tokens[self._fed :]
         if behind:
             self._fed += len(behind)
             if self._matcher.try_consume_tokens(behind) != len(behind):
-                self._recover()
+                return self._recover()
         return self._matcher
 
     def _ends_within(self, place: State[Any], budget: int) -> bool:
@@ -220,6 +224,6 @@ class LlgMatcher:
         return math.inf if place.left is None else place.left
 
     def _recover(self) -> LLMatcher:
-        self._matcher = self._grammar.rebuild(self._tokens)
+        self._matcher = matcher = self._grammar.rebuild(self._tokens)
         self._fed = len(self._tokens)
-        return self._matcher
+        return matcher

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from llguidance import LLMatcher
 
 from grammars.base import Matcher
 from grammars.compiler import Compiler
+from grammars.llg import LlgGrammar
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
 from tests.grammars.driver import allowed, feed, mask_of
@@ -133,3 +135,24 @@ async def test_any_path_equals_its_replay(
     assert (mask_of(replayed, vocabulary) == mask_of(matcher, vocabulary)).all()
     assert replayed.is_complete == matcher.is_complete
     assert replayed.forced_tokens() == matcher.forced_tokens()
+
+
+async def test_a_matcher_asks_the_engine_for_nothing_until_it_needs_it(
+    compiler: Compiler, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request may have a thousand sequences; of a heavy grammar each engine is built anew."""
+    grammar = await compiler.compile(Constraint.json_schema(PERSON), namespace="of this test")
+    engine, made = LlgGrammar.engine, list[LlgGrammar]()
+
+    def watched(self: LlgGrammar) -> LLMatcher:
+        made.append(self)
+        return engine(self)
+
+    monkeypatch.setattr(LlgGrammar, "engine", watched)
+    matcher, *_ = (grammar.matcher() for _ in range(1000))
+    assert made == []
+    assert feed(matcher, vocabulary, '{"name":"A')
+    fork = matcher.fork()
+    assert feed(matcher, vocabulary, 'da","age":36}')
+    assert feed(fork, vocabulary, 'l","age":7}')
+    assert 1 <= len(made) <= 2
