@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -81,7 +82,10 @@ def log_request(info: RequestInfo, tokenizer: Tokenizer | None = None) -> None:
         }
         if tokenizer is not None:
             fields["prompts"] = [tokenizer.decode(request.prompt) for request in info.generation.requests]
-        told = f", {usage.prompt_tokens} + {usage.completion_tokens} tokens, {'/'.join(map(str, reasons))}"
+        ends = (
+            f"{count} x {reason}" if count > 1 else f"{reason}" for reason, count in Counter(reasons).items()
+        )
+        told = f", {usage.prompt_tokens} + {usage.completion_tokens} tokens, {', '.join(ends)}"
         told += "".join(f" {prompt!r}" for prompt in fields.get("prompts", ()))
     status = "gone" if info.status is None else info.status
     # A path may hold any character, and is no way to write lines into the log.

@@ -77,7 +77,7 @@ async def test_a_request_is_one_line(served: Served, lines: Lines) -> None:
         "finish_reasons": ["length", "length"],
     }
     assert "private" not in json.dumps(line)
-    assert line["message"].endswith(f"{usage['prompt_tokens']} + 6 tokens, length/length")
+    assert line["message"].endswith(f"{usage['prompt_tokens']} + 6 tokens, 2 x length")
 
 
 async def test_prompts_are_logged_when_that_is_asked_for(lines: Lines) -> None:
@@ -85,7 +85,7 @@ async def test_prompts_are_logged_when_that_is_asked_for(lines: Lines) -> None:
         await served.complete(["first prompt", "second"], max_tokens=1)
         line = await lines.next()
     assert line["prompts"] == ["first prompt", "second"]
-    assert line["message"].endswith("/length 'first prompt' 'second'")
+    assert line["message"].endswith(", 2 x length 'first prompt' 'second'")
     assert line["request_id"]
 
 
