@@ -43,7 +43,7 @@ class Claim:
 
 
 class QueueLimits:
-    """Decides on new requests, in constant time; learns from those that end."""
+    """Decides on new requests, without a look at what waits one by one; learns from those that end."""
 
     def __init__(self, config: Config, scheduler: Scheduler, stats: Stats) -> None:
         self._config = config
