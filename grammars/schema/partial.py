@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -22,13 +23,20 @@ def read(raw: bytes) -> tuple[str, bytes, bool]:
     Returns:
         The characters that are complete; the bytes of one that is not, escapes included; and, in their
         place, whether the closing quote comes next.
+
+    Raises:
+        ValueError: not UTF-8, nor the beginning of it.
     """
     match = _BODY.match(raw)
     assert match is not None
     end = _whole(raw, match.end())
     body = raw[:end]
     text = json.loads(b'"' + body + b'"', strict=False) if b"\\" in body else body.decode()
-    return text, raw[end:], raw[end : end + 1] == b'"'
+    rest = raw[end:]
+    codecs.utf_8_decode(rest, "strict", False)  # raises where no character begins so
+    if rest[:1] == b"\xed" and rest[1:2] >= b"\xa0":
+        raise ValueError("half of a surrogate pair")
+    return text, rest, rest[:1] == b'"'
 
 
 def _whole(raw: bytes, end: int) -> int:
