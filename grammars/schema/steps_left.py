@@ -19,8 +19,8 @@ def may_be_multiple(text: str) -> bool:
 
 
 def is_multiple(multiples: Multiples, text: str) -> bool:
-    """Whether digits, maybe with a sign, spell one of the numbers."""
-    return text not in ("", "-") and Fraction(text) in multiples.numbers
+    """Whether digits, maybe with a sign, spell one of the numbers; the engine writes no -0."""
+    return text not in ("", "-", "-0") and Fraction(text) in multiples.numbers
 
 
 def complete_multiple(multiples: Multiples, text: str) -> str | None:
@@ -39,6 +39,8 @@ def _ending(multiples: Multiples, sign: int, digits: str, count: int) -> str | N
     base = int(digits or "0") * 10**count
     index = math.ceil(base / multiples.step)
     for multiple in (multiples.step * index, multiples.step * (index + 1)):
+        if sign < 0 and not multiple:
+            continue
         if multiple < base + 10**count and sign * multiple in multiples.numbers:
             ending = f"{int(multiple) - base:0{count}d}"
             if digits or not ending.startswith("0") or ending == "0":
