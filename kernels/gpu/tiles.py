@@ -52,7 +52,7 @@ _TABLE: Final[dict[str, dict[int, dict[int, tuple[Tile, Tile, Tile]]]]] = {
     "sm_89": {
         16: {
             64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 3)),
-            128: (Tile(16, 128, 8, 3), Tile(64, 64, 8, 2), Tile(64, 64, 8, 3)),
+            128: (Tile(16, 64, 4, 3), Tile(64, 64, 8, 2), Tile(64, 64, 8, 3)),
             256: (Tile(16, 64, 4, 3), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2)),
         },
         8: {
@@ -75,7 +75,7 @@ _TABLE: Final[dict[str, dict[int, dict[int, tuple[Tile, Tile, Tile]]]]] = {
     },
     "sm_100": {
         16: {
-            64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 3), Tile(128, 64, 8, 1)),
+            64: (Tile(16, 128, 4, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 1)),
             128: (Tile(16, 128, 4, 3), Tile(64, 64, 8, 3), Tile(128, 64, 8, 3)),
             256: (Tile(16, 64, 4, 3), Tile(64, 64, 4, 2), Tile(128, 64, 8, 2)),
         },
