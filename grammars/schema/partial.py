@@ -36,6 +36,8 @@ def read(raw: bytes) -> tuple[str, bytes, bool]:
     codecs.utf_8_decode(rest, "strict", False)  # raises where no character begins so
     if rest[:1] == b"\xed" and rest[1:2] >= b"\xa0":
         raise ValueError("half of a surrogate pair")
+    if rest[:1] == b"\\" and not rest.isascii():
+        raise ValueError("not an escape")
     return text, rest, rest[:1] == b'"'
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from grammars.schema.partial import any_ending, read
 
 CHARACTERS = [chr(c) for c in range(0x80, 0x110000, 0x40) if not 0xD800 <= c < 0xE000]
@@ -24,3 +26,8 @@ def test_bytes_that_begin_no_character_are_refused() -> None:
             (begun + any_ending(begun)).decode()
         else:
             assert text == "a" + begun.decode()
+
+
+def test_an_escape_that_is_none_is_refused_even_with_half_a_character() -> None:
+    with pytest.raises(ValueError, match="not an escape"):
+        read(b"\\u000\xe5\x89")
