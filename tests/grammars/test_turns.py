@@ -66,7 +66,7 @@ def test_a_failure_is_its_callers_and_what_waits_at_the_end_is_cancelled() -> No
     runs = turns.submit("a", wait)
     assert running.wait(10)
     waits = turns.submit("b", wait)
-    threading.Timer(0, gate.set).start()
+    waits.add_done_callback(lambda _: gate.set())
     turns.shutdown()
     assert runs.result(timeout=10) == 1.0
     with pytest.raises(CancelledError):
