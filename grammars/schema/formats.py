@@ -79,10 +79,17 @@ def _ranges(*ranges: tuple[int, int]) -> str:
     return "".join(f"{chr(low)}-{chr(high)}" for low, high in ranges)
 
 
-# RFC 3987, without what only directs how other characters are written, and without characters beyond the
-# first 65,536: not all validators know those.
-_UCS = _ranges((0xA0, 0x200D), (0x2010, 0x2029), (0x202F, 0xD7FF), (0xF900, 0xFDCF), (0xFDF0, 0xFFEF))
-_PRIVATE = _ranges((0xE000, 0xF8FF))
+# RFC 3987, without what only directs how other characters are written.
+_UCS = _ranges(
+    (0xA0, 0x200D),
+    (0x2010, 0x2029),
+    (0x202F, 0xD7FF),
+    (0xF900, 0xFDCF),
+    (0xFDF0, 0xFFEF),
+    *((plane, plane + 0xFFFD) for plane in range(0x10000, 0xE0000, 0x10000)),
+    (0xE1000, 0xEFFFD),
+)
+_PRIVATE = _ranges((0xE000, 0xF8FF), (0xF0000, 0xFFFFD), (0x100000, 0x10FFFD))
 _PCT = "%[0-9A-Fa-f]{2}"
 _SUB = "!$&'()*+,;="
 
