@@ -43,10 +43,10 @@ def _judge(llm: LLM, schema: str) -> bool | None:
     params = SamplingParams(max_tokens=_BUDGET, temperature=1.0, seed=len(schema))
     try:
         (output,) = llm.generate(_PROMPT, params, output_type=Constraint.json_schema(schema))
-    except ExceptionGroup as errors:
-        if errors.split((GrammarError, InvalidRequestError))[1] is None:
-            return None
-        print(f"failed under {schema}: {errors.exceptions}", file=sys.stderr, flush=True)
+    except (GrammarError, InvalidRequestError):
+        return None
+    except RuntimeError as error:
+        print(f"failed under {schema}: {error}", file=sys.stderr, flush=True)
         return False
     valid = is_valid(schema, output.text)
     if valid is False:
