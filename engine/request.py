@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -150,6 +151,19 @@ class Sequence:
         if targets is None or self.index:
             return range(0)
         return targets.between(start, stop, done=len(self.request.measures))
+
+    def cost(self, start: int, stop: int) -> int:
+        """What running the tokens in [start, stop) takes of a step's budget: each counts once, and once more
+        for each of its targets, since logits take the time of up to a token."""
+        return stop - start + len(self.unmeasured(start, stop))
+
+    def affordable(self, budget: int, most: int) -> int:
+        """How many of the next tokens, up to `most`, a budget above 0 pays for: one at least."""
+        if self.request.targets is None:
+            return min(budget, most)
+        start = self.scheduled
+        stops = range(start + 2, start + most + 1)
+        return 1 + bisect_right(stops, budget, key=lambda stop: self.cost(start, stop))
 
     def completes(self, stop: int) -> bool:
         """Whether it ends once its tokens before `stop` are run, because nothing is sampled after them."""

@@ -63,6 +63,7 @@ class Plan:
     """One step: its rows by sequence id, in batch order."""
 
     budget: int
+    """Tokens and targets that still fit: below 0 where one token alone had more targets than that."""
     allowance: Allowance
     """What paced prompts may add."""
     rows: dict[int, Row] = field(default_factory=dict)
@@ -210,14 +211,15 @@ class Scheduler:
         if sequence.paced:
             count = min(count, plan.allowance.tokens(sequence.scheduled))
         # A prompt is run to its end even where nothing may be sampled after it.
-        if count == 0 or (sequence.remaining == 0 and sequence.num_output > 0):
+        if count <= 0 or (sequence.remaining == 0 and sequence.num_output > 0):
             return
+        count = sequence.affordable(plan.budget, count)
         start, stop = sequence.scheduled, sequence.scheduled + count
         if not self._extend(sequence, self._pool.pages_for(stop), plan):
             return
         samples = stop == sequence.length and sequence.request.purpose == "generate"
         plan.rows[sequence.id] = Row(sequence, start, stop, samples, sequence.preemptions)
-        plan.budget -= count
+        plan.budget -= sequence.cost(start, stop)
         if count > 1 or sequence.paced:
             plan.allowance.spend(Chunk(count, start), paced=sequence.paced)
         sequence.paced &= stop < sequence.length
@@ -250,7 +252,7 @@ class Scheduler:
         """Drop the sequence's pages but keep its tokens; it resumes by computing them again."""
         row = plan.rows.pop(sequence.id, None)
         if row is not None:
-            plan.budget += row.stop - row.start
+            plan.budget += sequence.cost(row.start, row.stop)
             sequence.pending -= row.samples
         del self.running[sequence.id]
         self._share(sequence)
@@ -272,7 +274,7 @@ class Scheduler:
         """
         passed_over = long = 0
         for sequence in self.waiting.turns(self._tenants()):
-            if plan.budget == 0 or len(self.running) >= self._max_running or passed_over >= self._max_running:
+            if plan.budget <= 0 or len(self.running) >= self._max_running or passed_over >= self._max_running:
                 return
             if longest is not None and sequence.length > longest:
                 long += 1

@@ -10,7 +10,7 @@ import pytest
 from engine.batch import Batch
 from engine.request import Request
 from engine.targets import Targets
-from tests.engine.test_engine import running
+from tests.engine.test_engine import hashed_text, running
 from tests.fakes import collect, generate_request, hashed_embedding, hashed_state
 
 PROMPT = list(b"a prompt of several pages, all of it known")
@@ -86,6 +86,46 @@ async def test_labels_of_one_prompt_compute_it_once() -> None:
             expected = expected_logprobs(prompt, [last, last + 1])
             assert [measure.logprob for measure in request.measures] == expected
         assert sum(len(batch.token_ids) for batch in runner.batches) == 43 + 2 * 3
+
+
+@pytest.mark.parametrize("budget", [1, 2, 7, 32])
+async def test_logits_count_in_the_budget_of_a_step(budget: int) -> None:
+    """However it is cut, a prompt has the same log-probabilities, and others have a token in every step."""
+    prompt = list(b"the whole of it is measured" * 3)
+    async with running(max_batch_tokens=budget, num_pages=128) as (engine, runner):
+        writer = engine.submit(generate_request("hi", max_tokens=200), request_id="w")
+        reader = engine.submit(generate_request(prompt, max_tokens=2, prompt_logprobs=1), request_id="r")
+        (read,) = await collect(reader)
+        assert read.text == hashed_text(bytes(prompt).decode(), 2)
+        positions = [*range(len(prompt) - 1)]
+        assert [m.logprob for m in reader.prompt_logprobs] == expected_logprobs(prompt, positions)
+        assert [m.token_id for m in reader.prompt_logprobs] == prompt[1:]
+        (written,) = await collect(writer)
+        assert written.text == hashed_text("hi", 200)
+    measuring = [batch for batch in runner.batches if len(batch.prompt_next)]
+    assert sum(len(batch.prompt_next) for batch in measuring) == len(prompt) - 1
+    # Where the writer has its token before it, one token of the prompt may be too much for what is left.
+    assert max(len(batch.token_ids) + len(batch.prompt_next) for batch in measuring) <= max(budget, 3)
+
+
+async def test_many_targets_of_one_token_have_a_step_to_themselves() -> None:
+    """They cannot be cut; what is behind them comes later."""
+    last = len(PROMPT) - 1
+    async with running(max_batch_tokens=16) as (engine, runner):
+        runner.pause()
+        requests = [
+            engine.submit(
+                reading([*PROMPT[:-1], n], purpose="measure", targets=Targets([last] * 40, [*range(40)])),
+                request_id="r",
+            )
+            for n in (1, 2, 3)
+        ]
+        runner.resume()
+        for n, request in zip((1, 2, 3), requests, strict=True):
+            await ended(request)
+            assert [m.token_id for m in request.measures] == [*range(40)]
+            assert [m.logprob for m in request.measures] == expected_logprobs([*PROMPT[:-1], n], [last]) * 40
+    assert max(len(batch.prompt_next) for batch in runner.batches) == 40
 
 
 async def test_one_that_is_preempted_is_read_all_the_same() -> None:
