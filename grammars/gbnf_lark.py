@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from grammars.base import GrammarError
 from grammars.gbnf import Choice, Node, Ref, Seq, Times, Token
 from grammars.lexing import find_unsafe
+from grammars.recursive_tables import RecursiveTables, recursive_tables
 from grammars.regular.ast import (
     EMPTY,
     Alt,
@@ -35,10 +36,10 @@ _Join = Callable[[Iterable[Regex]], Regex]
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A grammar in Lark, and its language where that is regular."""
+    """A grammar in Lark, and its texts: a regular language, or a table; None where they are not known."""
 
     source: str
-    language: Regex | None
+    sentences: Regex | RecursiveTables | None
 
 
 def translate(rules: dict[str, Node]) -> Translation:
@@ -54,7 +55,7 @@ def translate(rules: dict[str, Node]) -> Translation:
     merged = merger.merge()
     while unsafe := find_unsafe(merged):
         merged = {name: _spell_out(node, unsafe) for name, node in merged.items()}
-    return Translation(_Writer(merged).write(), None)
+    return Translation(_Writer(merged).write(), recursive_tables(merged))
 
 
 def _spell_out(node: Node, unsafe: set[Regex]) -> Node:

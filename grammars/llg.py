@@ -15,6 +15,8 @@ from llguidance import LLMatcher, LLParserLimits
 from grammars.base import GrammarError
 from grammars.llg_matcher import LlgMatcher
 from grammars.lower import Lowered, Sentences
+from grammars.recursive_tables import RecursiveTables
+from grammars.recursive_tracker import RecursiveTracker
 from grammars.rows import RowCache
 from grammars.schema.tables import Tables
 from grammars.states import STATES_BYTES, States
@@ -120,5 +122,7 @@ def _tracker(sentences: Sentences | None, vocabulary: Vocabulary) -> Tracker[Any
             return JsonTracker(sentences, vocabulary)
         case TagTables():
             return TagTracker(sentences, vocabulary)
+        case RecursiveTables():
+            return RecursiveTracker(sentences)
         case _:
             return RegexTracker(sentences)

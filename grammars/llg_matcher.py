@@ -113,7 +113,7 @@ class LlgMatcher:
     def accept_within(self, token_id: int, budget: int) -> int | None:
         if not self.accept(token_id):
             return None
-        if self._terminated or self._ends_within(self._path[-1], budget):
+        if self._states is None or self._terminated or self._ends_within(self._path[-1], budget):
             return token_id
         self.rollback(1)
         place = self._path[-1]

@@ -13,6 +13,7 @@ from llguidance import LLMatcher
 from grammars.base import GrammarError
 from grammars.gbnf import parse_gbnf
 from grammars.gbnf_lark import translate
+from grammars.recursive_tables import RecursiveTables
 from grammars.regular.ast import Regex, intersect, length
 from grammars.regular.classes import COMMON
 from grammars.regular.lark import grammar
@@ -30,8 +31,8 @@ from grammars.tag_tables import TagTables
 from grammars.tags import JsonSchema, TriggeredTags, parse_tags
 from grammars.tags_lark import TagWriter
 
-Sentences = Tables | TagTables | Regex
-"""JSON of a schema, text with tags that hold JSON, or a regular language."""
+Sentences = Tables | TagTables | Regex | RecursiveTables
+"""JSON of a schema, text with tags that hold JSON, a regular language, or a grammar that recurs."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _lark(constraint: Constraint) -> Lowered:
 
 def _gbnf(constraint: Constraint) -> Lowered:
     translation = translate(parse_gbnf(constraint.spec))
-    return Lowered(LLMatcher.grammar_from_lark(translation.source), translation.language)
+    return Lowered(LLMatcher.grammar_from_lark(translation.source), translation.sentences)
 
 
 def _tags(constraint: Constraint) -> Lowered:

@@ -160,8 +160,8 @@ def _language(form: Format) -> Regex:
             except PatternError as error:
                 raise GrammarError(f"structural_tag: {error}") from error
         case GrammarText(grammar=grammar):
-            language = translate(parse_gbnf(grammar)).language
-            if language is None:
+            language = translate(parse_gbnf(grammar)).sentences
+            if not isinstance(language, Regex):
                 raise GrammarError("structural_tag: a grammar that recurs is not supported in it")
             return language
     raise TypeError(form)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import pytest
 
@@ -14,7 +15,7 @@ from grammars.regular.derivative import classes, derive, matches
 from grammars.regular.questions import is_empty
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
-from tests.grammars.driver import reads
+from tests.grammars.driver import allowed, reads
 
 LITERALS = ['"a"', '"b"', '"ab"', "[ab]", '"c"', "[a-c]", '"ba"', '"("', '")"']
 
@@ -118,3 +119,66 @@ def test_a_grammar_that_recurs_means_what_it_says(seed: int, vocabulary: Vocabul
             expected = len(text) in _ends(rules, rules["root"], text, 0)
             assert reads(grammar, vocabulary, text) == expected, (source, text)
     assert derived > 60
+
+
+def _walk(grammar: LlgGrammar, vocabulary: Vocabulary, rng: random.Random, budget: int) -> bytes:
+    """Random tokens within a budget, and a whole text in the end."""
+    matcher = grammar.matcher()
+    text = b""
+    for left in reversed(range(budget)):
+        token = matcher.accept_within(rng.choice(sorted(allowed(matcher, vocabulary))), left)
+        assert token is not None
+        if matcher.is_terminated:
+            break
+        text += vocabulary.token_bytes[token]
+    assert matcher.is_complete
+    return text
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_text_of_a_grammar_that_recurs_is_whole_when_its_budget_ends(
+    seed: int, vocabulary: Vocabulary
+) -> None:
+    grammars = Grammars(seed)
+    for _ in range(8):
+        source = grammars.grammar()
+        rules = parse_gbnf(source)
+        grammar = LlgGrammar(vocabulary, lower(Constraint(kind="gbnf", spec=source)))
+        assert grammar.min_tokens is not None
+        close = grammar.matcher().shortest_close()
+        assert close is not None
+        shortest = b"".join(vocabulary.token_bytes[token] for token in close).decode()
+        assert len(shortest) in _ends(rules, rules["root"], shortest, 0)
+        for size in range(min(len(shortest), 4)):
+            for shorter in map("".join, product("abc()", repeat=size)):
+                assert size not in _ends(rules, rules["root"], shorter, 0)
+        for more in (0, 1, 3, 6):
+            _walk(grammar, vocabulary, grammars.rng, grammar.min_tokens + more)
+
+
+@pytest.mark.parametrize(
+    ("source", "close"),
+    [
+        ('root ::= "<" root ">" root | "x"', "x"),
+        ('root ::= sum "=" [0-9]+\nsum ::= sum "+" term | term\nterm ::= [0-9]+ | "(" sum ")"', "0=0"),
+        ('root ::= "a" root "b" | "a" | root root', "a"),
+        ('root ::= x{3} root* "."\nx ::= "(" x ")" | "y"', "yyy."),
+        ('root ::= x\nx ::= y "a" | "é"\ny ::= x "b" | "cc"', None),
+    ],
+)
+def test_the_shortest_end_of_a_grammar_that_recurs(
+    source: str, close: str | None, vocabulary: Vocabulary
+) -> None:
+    """Rules that begin with one another are not followed."""
+    grammar = LlgGrammar(vocabulary, lower(Constraint(kind="gbnf", spec=source)))
+    if close is None:
+        assert grammar.min_tokens is None
+        assert reads(grammar, vocabulary, "ccaba")
+        assert reads(grammar, vocabulary, "éba")
+        return
+    tokens = grammar.matcher().shortest_close()
+    assert tokens is not None
+    assert grammar.min_tokens == len(tokens)
+    assert b"".join(vocabulary.token_bytes[token] for token in tokens).decode() == close
+    for more in range(6):
+        _walk(grammar, vocabulary, random.Random(more), grammar.min_tokens + more)
