@@ -7,13 +7,15 @@ from collections import deque
 from fractions import Fraction
 from typing import Any
 
+from msgspec.structs import replace
+
 from grammars.base import GrammarError
 from grammars.regular.ast import Regex, alt, literal
 from grammars.regular.questions import TooManyStatesError, shortest
 from grammars.schema import applicators, containers, scalars, unevaluated
 from grammars.schema.build_arrays import build_arrays
 from grammars.schema.build_objects import build_objects
-from grammars.schema.document import Document, Schema
+from grammars.schema.document import Document, Draft, Schema
 from grammars.schema.errors import UnenforceableError
 from grammars.schema.evaluate import Evaluator
 from grammars.schema.finite import few_values
@@ -47,6 +49,9 @@ def build(text: str, options: JsonOptions) -> Rule:
 
 class _Builder:
     def __init__(self, document: Document, options: JsonOptions) -> None:
+        if isinstance(document.root, Schema) and document.root.resource.draft == Draft.DRAFT4:
+            # There 5.0 is no integer.
+            options = replace(options, decimal_integers=False)
         self._document = document
         self._options = options
         self._evaluator = Evaluator(document, options, _HANDLERS)

@@ -52,7 +52,11 @@ def _enum(evaluator: Evaluator, schema: Schema) -> Meaning:
 
 def _one_of(values: list[Any], evaluator: Evaluator, schema: Schema) -> Meaning:
     """Exactly these values; arrays and objects part by part."""
-    numbers = ((Fraction(value), isinstance(value, PointedInt)) for value in values if is_number(value))
+    # In draft 4 what has a point is no integer; without one it equals what is listed all the same.
+    points = schema.resource.draft != Draft.DRAFT4
+    numbers = (
+        (Fraction(value), points and isinstance(value, PointedInt)) for value in values if is_number(value)
+    )
     return Meaning(
         null=any(value is None for value in values),
         booleans=frozenset(value for value in values if isinstance(value, bool)),

@@ -20,6 +20,7 @@ from grammars.schema.shapes import Multiples
 from grammars.schema.steps_left import complete_multiple, is_multiple
 from grammars.spec import Constraint, JsonOptions
 from grammars.vocab import Vocabulary
+from tests.grammars.driver import reads
 
 OPTIONS = JsonOptions(integer_digits=4, fraction_digits=4)
 
@@ -142,3 +143,13 @@ def test_bounds_with_more_digits_than_numbers_elsewhere_are_exact(whole: bool | 
     assert not matches(large, str(10 * least))
     assert matches(small, str(-least - 1))
     assert not matches(small, str(-least))
+
+
+@pytest.mark.parametrize("listed", [{"enum": [5.0]}, {"minimum": 5, "maximum": 5}])
+def test_what_has_a_point_is_no_integer_in_draft_4(listed: dict[str, object], vocabulary: Vocabulary) -> None:
+    options = JsonOptions(decimal_integers=True)
+    for draft, pointed in (("draft-04", False), ("draft-06", True)):
+        schema = {"$schema": f"http://json-schema.org/{draft}/schema#", "type": "integer", **listed}
+        grammar = LlgGrammar(vocabulary, lower(Constraint.json_schema(schema, options)))
+        assert reads(grammar, vocabulary, "5")
+        assert reads(grammar, vocabulary, "5.0") == pointed
