@@ -21,6 +21,7 @@ from grammars.regular.ast import (
     literal,
     repeat,
 )
+from grammars.schema.doubles import rounded_to, told_apart, without_rounded
 from grammars.schema.numbers import Numbers
 from grammars.schema.steps import multiples_text
 from grammars.spec import JsonOptions
@@ -34,7 +35,7 @@ def number_text(numbers: Numbers, options: JsonOptions) -> Regex | None:
         return writer.any_number()
     if numbers.low is not None and numbers.low == numbers.high:
         return writer.one(numbers.low, pointed=numbers.pointed) if numbers.low in numbers else NOTHING
-    text = writer.between(numbers)
+    text = told_apart(writer.between(without_rounded(numbers)), numbers)
     if numbers.step is not None:
         multiples = multiples_text(numbers.step)
         if multiples is None:
@@ -42,6 +43,9 @@ def number_text(numbers: Numbers, options: JsonOptions) -> Regex | None:
         text = intersect((text, concat((repeat(literal("-"), 0, 1), multiples))))
     for value in sorted(numbers.without):
         text = intersect((text, complement(writer.spellings(value))))
+        same = None if numbers.whole else rounded_to(value)
+        if same is not None:
+            text = intersect((text, complement(writer.between(same))))
     return text
 
 

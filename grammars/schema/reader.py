@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -27,6 +28,7 @@ from grammars.schema.tables import Part, Tables
 
 _BLANKS = frozenset(b" \t\n\r")
 _BARE = frozenset(b"-+.0123456789abcdefghijklmnopqrstuvwxyzE")
+_REAL = re.compile("[.eE]")
 
 
 class Reader:
@@ -282,9 +284,12 @@ class Reader:
 
 
 def identity(written: str) -> str:
-    """The same for equal values without parts: of a number its value, of a string a quote and its text."""
+    """The same for equal values without parts: of a number its value, of a string a quote and its text.
+
+    A number with a point or an exponent is the double it is read as.
+    """
     try:
-        return str(Fraction(written))
+        return str(Fraction(float(written) if _REAL.search(written) else written))
     except ValueError:
         return written
 

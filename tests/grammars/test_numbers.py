@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from grammars.regular.derivative import matches
 from grammars.regular.questions import shortest
 from grammars.schema.number_text import number_text, plain
 from grammars.schema.numbers import Numbers
+from grammars.schema.reader import identity
 from grammars.schema.shapes import Multiples
 from grammars.schema.steps_left import complete_multiple, is_multiple
 from grammars.spec import Constraint, JsonOptions
@@ -153,3 +156,65 @@ def test_what_has_a_point_is_no_integer_in_draft_4(listed: dict[str, object], vo
         grammar = LlgGrammar(vocabulary, lower(Constraint.json_schema(schema, options)))
         assert reads(grammar, vocabulary, "5")
         assert reads(grammar, vocabulary, "5.0") == pointed
+
+
+_NEAR = [
+    *(
+        "0.99999999999999999999",
+        "1.00000000000000000001",
+        "0.1",
+        "0.10000000000000000001",
+        "5.00000000000000001",
+    ),
+    *("99.99999999999999999", "100.00000000000000000001", "999999999999999.99999", "75838352286791405924.9"),
+    *(
+        "9007199254740993.5",
+        "12345678901234.5000000001",
+        "0.3",
+        "0.30000000000000004",
+        "4.9999999999999999",
+        "7",
+    ),
+    *(
+        "0.00000000000000000001",
+        "1000000000000000.5",
+        "1152921504606846976.5",
+        "2.5",
+        "99.9",
+        "18014398509481985",
+    ),
+]
+
+
+@pytest.mark.parametrize("bound", ["1", "0.1", "100", "1000000000000000", "5", "0", "1152921504606846976"])
+def test_numbers_are_told_apart_as_doubles(bound: str) -> None:
+    """A reader has no more digits; what is told of one number must not be lost by rounding."""
+    value = Fraction(bound)
+    sets = [
+        Numbers(low=value, low_open=True),
+        Numbers(high=value, high_open=True),
+        Numbers(low=-value, low_open=True, high=value, high_open=True),
+        Numbers(whole=False),
+        Numbers(low=Fraction(-(10**19)), without=frozenset({value})),
+        Numbers(low=Fraction(-(10**19)), without=frozenset({-value, Fraction(1)})),
+    ]
+    for numbers in sets:
+        language = number_text(numbers, JsonOptions())
+        assert language is not None
+        for text in (sign + text for text in (*_NEAR, bound) for sign in ("", "-")):
+            read = json.loads(text)
+            right = Fraction(read) in replace(numbers, **_as_read(numbers))
+            if matches(language, text):
+                assert right, (numbers, text)
+            elif Fraction(text) in numbers and len(text.strip("-0.")) <= 15:
+                # Of few digits, all are written.
+                assert not right, (numbers, text)
+    assert identity("0.1") == identity("0.100000000000000000001") != identity("0.10000000000000002")
+    assert identity("5") == identity("5.0") == identity("0.5e1") != identity("5.000000000000001")
+
+
+def _as_read(numbers: Numbers) -> dict[str, Any]:
+    """The numbers in a set's description as a reader takes them."""
+    bounds = {"low": numbers.low, "high": numbers.high}
+    read: dict[str, Any] = {key: None if at is None else Fraction(float(at)) for key, at in bounds.items()}
+    return {**read, "without": frozenset(Fraction(float(value)) for value in numbers.without)}

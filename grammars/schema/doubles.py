@@ -1,0 +1,80 @@
+"""Numerals as readers take them: as the nearest double (IEEE 754), so that several come to the same number.
+
+Then 0.99999999999999999 is not below 1. Rounding keeps the order of numbers, so bounds that are met may be
+closed, but not open ones, nor must anything that is said of one number only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+from grammars.regular.ast import Regex, alt, chars, complement, concat, intersect, literal, repeat
+from grammars.schema.numbers import Numbers
+
+_MOST_DIGITS = 15
+"""Decimals of so many digits are different doubles."""
+_LARGEST = 10**_MOST_DIGITS
+_DIGIT = chars([(0x30, 0x39)])
+_DIGITS = repeat(_DIGIT, 0, None)
+_MINUS = repeat(literal("-"), 0, 1)
+_NOT_LONG = alt(
+    (
+        concat((_MINUS, _DIGITS)),
+        concat((_MINUS, repeat(_DIGIT, 1, _MOST_DIGITS), literal("."), _DIGITS)),
+    )
+)
+"""Numerals without digits after the point where doubles have none."""
+
+
+def without_rounded(numbers: Numbers) -> Numbers:
+    """The same without what is rounded to an open bound."""
+    low, high = numbers.low, numbers.high
+    if low is not None and numbers.low_open and _has_neighbours(low):
+        numbers = replace(numbers, low=_next(low, math.inf), low_open=False)
+    if high is not None and numbers.high_open and _has_neighbours(high):
+        numbers = replace(numbers, high=_next(high, -math.inf), high_open=False)
+    return numbers
+
+
+def rounded_to(value: Fraction) -> Numbers | None:
+    """At least all numbers that are rounded to the same as `value`; None if no others of few digits are."""
+    if not _has_neighbours(value):
+        return None
+    return Numbers(_next(value, -math.inf), low_open=True, high=_next(value, math.inf), high_open=True)
+
+
+def told_apart(text: Regex, numbers: Numbers) -> Regex:
+    """Of numerals of `numbers` those that are read as one of them, where that depends on more than bounds."""
+    if numbers.whole is False:
+        return intersect((text, _FRACTIONAL))
+    if numbers.low_open or numbers.high_open or numbers.without or numbers.step is not None:
+        return intersect((text, _NOT_LONG))
+    return text
+
+
+def _fractional() -> Regex:
+    """Numerals that are not rounded to integers: the first digits behind the point are not all 0, nor 9."""
+    options = []
+    for size in range(1, _MOST_DIGITS):
+        count = _MOST_DIGITS - size
+        near = alt(concat((repeat(literal(digit), count, count), _DIGITS)) for digit in "09")
+        whole = concat((chars([(0x31, 0x39)]), repeat(_DIGIT, size - 1, size - 1)))
+        options.append(concat((whole, literal("."), intersect((_DIGITS, complement(near))))))
+    nines = concat((repeat(literal("9"), _MOST_DIGITS, _MOST_DIGITS), _DIGITS))
+    options.append(concat((literal("0."), intersect((_DIGITS, complement(nines))))))
+    return concat((_MINUS, alt(options)))
+
+
+_FRACTIONAL = _fractional()
+
+
+def _has_neighbours(value: Fraction) -> bool:
+    """Whether numerals of few digits may be rounded to the same."""
+    return value != 0 and -_LARGEST <= value <= _LARGEST
+
+
+def _next(value: Fraction, towards: float) -> Fraction:
+    """The double next to that of `value`, in the fewest digits that are read as it."""
+    return Fraction(repr(math.nextafter(float(value), towards)))
