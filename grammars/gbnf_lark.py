@@ -55,7 +55,7 @@ def translate(rules: dict[str, Node]) -> Translation:
     merged = merger.merge()
     while unsafe := find_unsafe(merged):
         merged = {name: _spell_out(node, unsafe) for name, node in merged.items()}
-    return Translation(_Writer(merged).write(), recursive_tables(merged))
+    return Translation(_Writer(merged).write(), recursive_tables(merged, exact=True))
 
 
 def _spell_out(node: Node, unsafe: set[Regex]) -> Node:

@@ -67,7 +67,9 @@ class LlgGrammar:
     ) -> None:
         self.vocabulary = vocabulary
         self.heavy = heavy
-        self.rows = rows
+        # Places that no two sequences come to are not worth it.
+        shared = not isinstance(lowered.sentences, RecursiveTables) or lowered.sentences.exact
+        self.rows = rows if shared else None
         tracker = _tracker(lowered.sentences, vocabulary)
         self.states = States(tracker) if tracker else None
         self._source = lowered.source

@@ -13,7 +13,8 @@ from llguidance import LLMatcher
 from grammars.base import GrammarError
 from grammars.gbnf import parse_gbnf
 from grammars.gbnf_lark import translate
-from grammars.recursive_tables import RecursiveTables
+from grammars.lark_rules import lark_rules
+from grammars.recursive_tables import RecursiveTables, recursive_tables
 from grammars.regular.ast import Regex, intersect, length
 from grammars.regular.classes import COMMON
 from grammars.regular.lark import grammar
@@ -95,7 +96,9 @@ def _choice(constraint: Constraint) -> Lowered:
 
 
 def _lark(constraint: Constraint) -> Lowered:
-    return Lowered(LLMatcher.grammar_from_lark(constraint.spec))
+    rules = lark_rules(constraint.spec)
+    tables = None if rules is None else recursive_tables(rules, exact=False)
+    return Lowered(LLMatcher.grammar_from_lark(constraint.spec), tables)
 
 
 def _gbnf(constraint: Constraint) -> Lowered:

@@ -44,18 +44,20 @@ class RecursiveTables:
     Attributes:
         shortest: of each entry, the shortest of its texts; None where there is none, or none of
             `MAX_BYTES`.
+        exact: the engine takes all of its texts; else it may take some of them only.
     """
 
     entries: tuple[Entry, ...]
     shortest: tuple[str | None, ...]
+    exact: bool
 
 
-def recursive_tables(rules: dict[str, Node]) -> RecursiveTables | None:
+def recursive_tables(rules: dict[str, Node], *, exact: bool) -> RecursiveTables | None:
     """The table of the grammar of `root`; None where it names tokens, whose text is not known here."""
     flat = _Flat(rules)
     if flat.has_tokens:
         return None
-    return RecursiveTables(tuple(flat.entries), tuple(_shortest_texts(flat.entries)))
+    return RecursiveTables(tuple(flat.entries), tuple(_shortest_texts(flat.entries)), exact)
 
 
 def _right_recursive(name: str, node: Node) -> Node:

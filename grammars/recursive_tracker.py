@@ -59,10 +59,12 @@ class StackPoint(NamedTuple):
 
     Attributes:
         stacks: each with something regular on top, or None: the text may end.
+        place: something of its own where the engine may take less than that.
     """
 
     stacks: frozenset[Stack | None]
     rest: bytes
+    place: object = None
 
 
 class LostPoint:
@@ -98,7 +100,12 @@ class RecursiveTracker:
                 stacks = self._after(stacks, ord(char))
         except _TooMuchError:
             return LostPoint()
-        return StackPoint(stacks, raw[len(text.encode()) :])
+        except OffGrammarError:
+            if self._tables.exact:
+                raise
+            return LostPoint()
+        place = None if self._tables.exact else object()
+        return StackPoint(stacks, raw[len(text.encode()) :], place)
 
     def size(self, point: StackPoint | LostPoint) -> float:
         if None in point.stacks and not point.rest:

@@ -41,6 +41,10 @@ def find_way(states: States[P], state: State[P], matcher: LLMatcher, vocabulary:
         steps.append((here, step))
         here, text = step.state, text[len(step.data) :]
     if not text:
+        if not matcher.is_accepting():
+            # A tracker may know less than the engine.
+            note_dead_end(state)
+            return
         note_end(here)
     note_way(steps)
 

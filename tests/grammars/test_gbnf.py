@@ -15,7 +15,8 @@ from grammars.regular.derivative import classes, derive, matches
 from grammars.regular.questions import is_empty
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
-from tests.grammars.driver import allowed, reads
+from tests.grammars.driver import reads
+from tests.grammars.walks import walk
 
 LITERALS = ['"a"', '"b"', '"ab"', "[ab]", '"c"', "[a-c]", '"ba"', '"("', '")"']
 
@@ -121,20 +122,6 @@ def test_a_grammar_that_recurs_means_what_it_says(seed: int, vocabulary: Vocabul
     assert derived > 60
 
 
-def _walk(grammar: LlgGrammar, vocabulary: Vocabulary, rng: random.Random, budget: int) -> bytes:
-    """Random tokens within a budget, and a whole text in the end."""
-    matcher = grammar.matcher()
-    text = b""
-    for left in reversed(range(budget)):
-        token = matcher.accept_within(rng.choice(sorted(allowed(matcher, vocabulary))), left)
-        assert token is not None
-        if matcher.is_terminated:
-            break
-        text += vocabulary.token_bytes[token]
-    assert matcher.is_complete
-    return text
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_a_text_of_a_grammar_that_recurs_is_whole_when_its_budget_ends(
     seed: int, vocabulary: Vocabulary
@@ -153,7 +140,7 @@ def test_a_text_of_a_grammar_that_recurs_is_whole_when_its_budget_ends(
             for shorter in map("".join, product("abc()", repeat=size)):
                 assert size not in _ends(rules, rules["root"], shorter, 0)
         for more in (0, 1, 3, 6):
-            _walk(grammar, vocabulary, grammars.rng, grammar.min_tokens + more)
+            walk(grammar, vocabulary, grammars.rng, grammar.min_tokens + more)
 
 
 @pytest.mark.parametrize(
@@ -181,4 +168,4 @@ def test_the_shortest_end_of_a_grammar_that_recurs(
     assert grammar.min_tokens == len(tokens)
     assert b"".join(vocabulary.token_bytes[token] for token in tokens).decode() == close
     for more in range(6):
-        _walk(grammar, vocabulary, random.Random(more), grammar.min_tokens + more)
+        walk(grammar, vocabulary, random.Random(more), grammar.min_tokens + more)
