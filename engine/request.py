@@ -103,6 +103,8 @@ class Sequence:
     paced: bool = False
     """Whether it has so long a prompt to run that each step takes only a little of it."""
     preemptions: int = 0
+    repeated: int = 0
+    """How many tokens were known when it was last preempted: all of them are run again."""
     delay_s: float = 0.0
     """Its priority, as seconds that it is treated as having arrived later."""
     finish_reason: FinishReason | None = None
@@ -173,6 +175,11 @@ class Sequence:
     def unscheduled(self) -> int:
         """Tokens that still have to be run before the next one can be sampled."""
         return self.length - self.scheduled
+
+    @property
+    def is_dictated(self) -> bool:
+        """Whether several tokens of its output are to be run that never were: its grammar dictated them."""
+        return self.unscheduled > 1 and self.scheduled >= max(self.num_prompt, self.repeated)
 
     @property
     def num_output(self) -> int:

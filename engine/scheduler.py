@@ -2,7 +2,8 @@
 
 There are no phases: a sequence needs `unscheduled` tokens run, one in decode, many in prefill or after
 a preemption, and gets as many as the step's token budget allows. Decoding sequences come first; what
-prompts of many steps may add to them is bounded in time (`engine.pace`), so none slows them down for long.
+prompts of many steps may add to them is bounded in time (`engine.pace`), so none slows them down for long,
+and what grammars dictate adds no more to free text than goes unnoticed (`engine.row_price`).
 While a long one is in progress, half of the rest is for short ones, running or waiting, so it stalls no
 short one either; then come the prompts in progress, then any waiting ones (`engine.waiting` says whose turn
 it is).
@@ -23,6 +24,7 @@ from engine.pace import Allowance, Pace
 from engine.page_pool import PagePool
 from engine.prefix_tree import Prefix, PrefixTree
 from engine.request import Sequence
+from engine.row_price import RowPrice
 from engine.stats import PageCounts, Stats
 from engine.token_price import Chunk
 from engine.waiting import WaitingQueue
@@ -77,6 +79,16 @@ class Plan:
     def decodes(self) -> bool:
         return any(row.decodes for row in self.rows.values())
 
+    @property
+    def decodes_freely(self) -> bool:
+        """Whether it decodes for somebody who is under no grammar."""
+        return any(row.decodes and row.sequence.matcher is None for row in self.rows.values())
+
+    @property
+    def reads(self) -> bool:
+        """Whether it runs any token of a prompt."""
+        return any(row.start < row.sequence.num_prompt for row in self.rows.values())
+
 
 class Scheduler:
     """Owner of the waiting and running sequences, their lengths and their pages."""
@@ -103,6 +115,7 @@ class Scheduler:
         self._places = max_running
         """How many sequences can run: fewer where pages ran out for more."""
         self.waiting = WaitingQueue()
+        self.row_price = RowPrice()
         self.running: dict[int, Sequence] = {}
 
     # -- what the engine calls ---------------------------------------------------------------------
@@ -115,10 +128,12 @@ class Scheduler:
         """The next step, or None if there is nothing to run; lengths and pages are already updated."""
         plan = Plan(self._max_batch_tokens, self._pace.unlimited())
         ordered = sorted(self.running.values(), key=lambda sequence: sequence.order)
-        prompts = [sequence for sequence in ordered if sequence.unscheduled > 1]
+        several = [sequence for sequence in ordered if sequence.unscheduled > 1]
+        prompts = [sequence for sequence in several if not sequence.is_dictated]
         self._schedule_all([sequence for sequence in ordered if sequence.unscheduled <= 1], plan)
         if plan.decodes:
             self._pace_prompts(plan)
+        self._schedule_dictated([sequence for sequence in several if sequence.is_dictated], plan)
         short = [sequence for sequence in prompts if sequence.unscheduled <= self._short]
         if len(short) < len(prompts) or self._is_long_next():
             kept = plan.budget - plan.budget // 2
@@ -205,9 +220,22 @@ class Scheduler:
             if sequence.id in self.running and sequence.id not in plan.rows:
                 self._schedule(sequence, plan)
 
-    def _schedule(self, sequence: Sequence, plan: Plan) -> None:
-        """Plan as many of the sequence's tokens as budget and pages allow."""
-        count = min(sequence.unscheduled, plan.budget)
+    def _schedule_dictated(self, sequences: list[Sequence], plan: Plan) -> None:
+        """Plan what grammars dictate: all of it or, beside free text, a token each as if it were free text,
+        too, and more only as far as that goes unnoticed."""
+        more = plan.budget
+        if sequences and plan.decodes_freely:
+            more = self.row_price.unnoticed(len(plan.rows) + len(sequences), plan.budget)
+        for sequence in sequences:
+            # Not preempted for one before it.
+            if sequence.id in self.running:
+                self._schedule(sequence, plan, most=1 + more)
+                row = plan.rows.get(sequence.id)
+                more -= row.stop - row.start - 1 if row else 0
+
+    def _schedule(self, sequence: Sequence, plan: Plan, *, most: int | None = None) -> None:
+        """Plan as many of the sequence's tokens as budget and pages allow, `most` at most."""
+        count = min(sequence.unscheduled, plan.budget if most is None else min(plan.budget, most))
         if sequence.paced:
             count = min(count, plan.allowance.tokens(sequence.scheduled))
         # A prompt is run to its end even where nothing may be sampled after it.
@@ -258,6 +286,7 @@ class Scheduler:
         self._share(sequence)
         self._release(sequence)
         sequence.preemptions += 1
+        sequence.repeated = sequence.known
         self._stats.preemptions += 1
         self._reserve.raise_after_preemption()
         self.waiting.add(sequence)

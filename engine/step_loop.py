@@ -229,6 +229,8 @@ class StepLoop:
         failed = self._commit(step, output)
         if step.plan.decodes:
             self._pace.ran(step.plan.chunks, output.forward_s + output.sample_s)
+        if not step.plan.reads:
+            self._scheduler.row_price.learn(len(step.batch.token_ids), output.forward_s + output.sample_s)
         now = time.monotonic()
         self._history.record_step(
             step.plan.rows.values(), cached=step.cached_tokens, launched=step.launched, landed=now

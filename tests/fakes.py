@@ -108,6 +108,8 @@ class FakeRunner:
         self.script = script
         self.fails: Callable[[Batch], bool | Exception] = lambda batch: False
         """Steps for which `run` raises, as a forward pass might, and what."""
+        self.seconds: Callable[[Batch], float] = lambda batch: 0.0
+        """How long a step is said to have taken."""
         self.batches: list[Batch] = []
         """Every batch that was run."""
         self._page_size = page_size
@@ -151,6 +153,7 @@ class FakeRunner:
             for index, (row, at) in enumerate(zip(batch.samples, batch.logit_rows, strict=False))
         ]
         return StepOutput(
+            forward_s=self.seconds(batch),
             embeddings=[hashed_embedding(states[int(at)]) for at in batch.embed_rows],
             token_ids=list(self._sampled),
             logprobs=[

@@ -20,6 +20,7 @@ from engine.batch import Batch
 from engine.models.decoder import Decoder
 from kernels.gpu.static_rows import StaticRows
 from kernels.gpu.step import static_rows
+from kernels.transfer import to_device
 
 MOST_ROWS: Final = 256
 """Rows of the largest step worth a graph: a larger one runs for longer than its launches take."""
@@ -114,18 +115,17 @@ class GraphedDecoder:
             if graph.rows.fill(batch.context_lens, batch.page_table, batch.kv_slots):
                 self._token_ids[:count].copy_(token_ids)
                 graph.replay()
-                return self._logits[:count]
+                logits = self._logits[:count]
+                wanted = batch.logit_rows
+                if np.array_equal(wanted, np.arange(count)):
+                    return logits
+                return logits.index_select(0, to_device(wanted, logits.device))
         return self._decoder.forward(batch, token_ids, hidden)
 
 
 def is_decode(batch: Batch) -> bool:
-    """Whether every row has one token, whose logits are wanted and nothing else."""
-    count = len(batch.context_lens)
-    return (
-        len(batch.token_ids) == count
-        and not len(batch.embed_rows)
-        and np.array_equal(batch.logit_rows, np.arange(count))
-    )
+    """Whether every row has one token, of which no more is wanted than its logits."""
+    return len(batch.token_ids) == len(batch.context_lens) and not len(batch.embed_rows)
 
 
 def graph_sizes(most: int) -> list[int]:

@@ -51,9 +51,10 @@ class PagedSequences:
         self._lengths: dict[int, int] = {}
 
     def step(
-        self, chunks: dict[int, list[int]], *, logits_of: Literal["last", "every", "none"] = "last"
+        self, chunks: dict[int, list[int]], *, logits_of: Literal["last", "every", "first", "none"] = "last"
     ) -> Tensor:
-        """Append new tokens to sequences, by key; logits after the last token of each, or every token."""
+        """Append new tokens to sequences, by key; logits after the last token of each, or every token,
+        or the last one of the first."""
         batch = self._batch(chunks, logits_of)
         return self.decoder.forward(batch, torch.from_numpy(batch.token_ids).to(self._device))
 
@@ -90,7 +91,8 @@ class PagedSequences:
         width = max(map(len, tables))
         query_starts = np.cumsum([0, *map(len, chunks.values())])
         nothing = np.zeros(0, np.int64)
-        logit_rows = {"last": query_starts[1:] - 1, "every": np.arange(query_starts[-1]), "none": nothing}
+        last = query_starts[1:] - 1
+        logit_rows = {"last": last, "every": np.arange(query_starts[-1]), "first": last[:1], "none": nothing}
         return Batch(
             token_ids=np.array([token for tokens in chunks.values() for token in tokens], np.int64),
             pending_at=nothing,

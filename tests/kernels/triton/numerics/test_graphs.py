@@ -7,7 +7,7 @@ took from the host at the time of capture stays as it was; and its launches are 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import numpy as np
@@ -109,8 +109,9 @@ def test_every_step_after_capture(
     model = graphed(device, replays, max_rows=4)
     shared = prompt(128, 9)  # a whole split in the interpreter
 
-    def compare(chunks: dict[int, list[int]]) -> None:
-        torch.testing.assert_close(model.step(chunks).cpu(), plain.step(chunks), rtol=0, atol=TOLERANCE)
+    def compare(chunks: dict[int, list[int]], logits_of: Literal["last", "first"] = "last") -> None:
+        found, right = (each.step(chunks, logits_of=logits_of).cpu() for each in (model, plain))
+        torch.testing.assert_close(found, right, rtol=0, atol=TOLERANCE)
 
     compare({0: shared + prompt(20, 0), 9: prompt(17, 9)})
     for key in (1, 2, 3):
@@ -123,7 +124,8 @@ def test_every_step_after_capture(
     compare({1: [1], 9: [2], 3: [3]})
     compare({2: [72], 9: prompt(12, 4)})
     compare({4: [7]})  # a sequence's first token, with nothing before it
-    assert replays.count == 4
+    compare({3: [8], 4: [9]}, "first")  # a token that is known already comes after that of 4
+    assert replays.count == 5
 
 
 def test_contexts_too_long_for_a_graph(

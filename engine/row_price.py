@@ -1,0 +1,47 @@
+"""How many rows a step that only decodes can take on without anybody noticing, measured.
+
+Tokens that a grammar dictates need not be sampled, so all of them can run in one step; but every answer in
+that step waits for them. What that costs is between nothing (a GPU that waits for memory) and as much as any
+other row (a CPU that is busy as it is). It is the slope of a regression of the time of steps on their tokens,
+which forgets old steps:
+
+    seconds = base + tokens * row_s
+"""
+
+from __future__ import annotations
+
+_UNNOTICED = 0.02
+"""Share of a step's time: steps vary more than that by themselves."""
+_KEPT = 255 / 256
+"""Weight of a step against the one after it. Prices change little; what a step takes besides, a lot."""
+
+_LEAST_VARIANCE = 1e-6
+"""Of tokens. Where every step has as many, rounding is all that is left of it."""
+
+
+class RowPrice:
+    """The regression. Nothing is known at first: then everything is free, which soon shows its price."""
+
+    def __init__(self) -> None:
+        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+        """Weighted sums over steps: of x, their tokens, of y, their seconds, and of products."""
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        """A step of so many tokens, none of a prompt, took `seconds`."""
+        self._weight = self._weight * _KEPT + 1
+        self._x = self._x * _KEPT + tokens
+        self._y = self._y * _KEPT + seconds
+        self._xx = self._xx * _KEPT + tokens * tokens
+        self._xy = self._xy * _KEPT + tokens * seconds
+
+    def unnoticed(self, tokens: int, most: int) -> int:
+        """How many more tokens, up to `most`, a step of `tokens` has room for."""
+        if not self._weight:
+            return most
+        x, y = self._x / self._weight, self._y / self._weight
+        variance, covariance = self._xx / self._weight - x * x, self._xy / self._weight - x * y
+        if variance <= _LEAST_VARIANCE or covariance <= 0:
+            return most
+        row_s = covariance / variance
+        base_s = max(0.0, y - row_s * x)
+        return min(most, int(_UNNOTICED * (base_s / row_s + tokens)))
