@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import UNSET, UnsetType
@@ -22,14 +22,15 @@ from app.chat_wire import (
 )
 from app.generation import Usage
 from app.json_events import JsonEvent, JsonEventPlan, JsonEventReader
-from app.logprobs import ChatLogprobs, chat_logprobs
+from app.logprobs import ChatLogprob, ChatLogprobs, chat_logprob
 from app.prompt_report import PromptReport, prompt_report
 from app.protocol import ChatRequest
 from app.replies import ChunkUsage, Exchange, Identity
 from app.request_report import RequestReport
+from app.slices import JsonList, in_slices
 from app.state import AppState
 from app.tool_calls import CallArguments, CallStart, Content, Piece, Reasoning, Splitter, pieces_of
-from engine.stream import TokenLogprob, Update
+from engine.stream import Update
 from engine.tokenizer import Tokenizer
 
 
@@ -51,7 +52,8 @@ async def create_chat_completion(state: AppState, body: bytes) -> Exchange:
         json_events=chat.json_events,
         timings=chat.generation.report if request.timings else None,
     )
-    return Exchange.of(request, chat.generation, reply)
+    tells_logprobs = request.logprobs or request.prompt_logprobs is not None
+    return Exchange.of(request, chat.generation, reply, reply.write_logprobs if tells_logprobs else None)
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ class _ChoiceState:
     """Reads its text where complete values are to be told."""
     call_json: JsonEventReader | None = None
     """Reads the arguments of the call that is being written, likewise."""
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: JsonList[ChatLogprob] = field(default_factory=JsonList)
     """Of tokens whose text has not been sent yet, as are these:"""
     token_ids: list[int] = field(default_factory=list)
 
@@ -97,6 +99,16 @@ class ChatReply:
         self._json_events = json_events
         self._choices = [_ChoiceState(splitter(), json_events.text_reader()) for _ in range(num_choices)]
 
+    async def write_logprobs(self, updates: Sequence[Update]) -> None:
+        """To be called with updates before they are told, where log-probabilities are."""
+        await self._prompt.write_logprobs()
+        if self._tokenizer is None:
+            return
+        for update in updates:
+            written = self._choices[update.index].logprobs
+            async for entry in in_slices(update.logprobs):
+                written.append(chat_logprob(self._tokenizer, entry))
+
     def opening(self, usage: ChunkUsage) -> Iterable[ChatChunk]:
         """Roles first, in the order of the choices: clients build their lists by it."""
         for index in range(len(self._choices)):
@@ -107,7 +119,6 @@ class ChatReply:
     def chunks(self, update: Update, usage: ChunkUsage) -> Iterable[ChatChunk]:
         """New content, then, once the choice ended, a chunk of its own that says why."""
         choice = self._choices[update.index]
-        choice.logprobs += update.logprobs
         choice.token_ids += update.token_ids
         for piece in pieces_of(choice.splitter, update):
             yield self._chunk(
@@ -173,10 +184,7 @@ class ChatReply:
         return None
 
     def _take_logprobs(self, choice: _ChoiceState) -> ChatLogprobs | UnsetType:
-        if self._tokenizer is None or not choice.logprobs:
-            return UNSET
-        entries, choice.logprobs = choice.logprobs, []
-        return chat_logprobs(self._tokenizer, entries)
+        return ChatLogprobs(choice.logprobs.taken()) if choice.logprobs else UNSET
 
     def _take_token_ids(self, choice: _ChoiceState) -> list[int] | UnsetType:
         taken, choice.token_ids = choice.token_ids, []
@@ -184,12 +192,13 @@ class ChatReply:
 
     def _choice(self, update: Update) -> Choice:
         assert update.finish_reason is not None
-        splitter = self._choices[update.index].splitter
+        choice = self._choices[update.index]
+        splitter = choice.splitter
         message = _message(pieces_of(splitter, update))
         return Choice(
             index=update.index,
             message=message,
-            logprobs=chat_logprobs(self._tokenizer, update.logprobs) if self._tokenizer else None,
+            logprobs=ChatLogprobs(choice.logprobs.taken()) if self._tokenizer else None,
             token_ids=update.token_ids if self._prompt.show_ids else UNSET,
             finish_reason=splitter.finish_reason(update.finish_reason),
             stop_reason=UNSET if update.stop_reason is None else update.stop_reason,

@@ -9,6 +9,7 @@ from functools import partial
 from app.errors import ApiError, bad_request
 from app.generation import Generation, check_room
 from app.json_events import JsonEventPlan, plan_json_events
+from app.logprobs import check_amount
 from app.protocol import ChatRequest
 from app.sampling import sampling_params, truncate
 from app.state import AppState
@@ -50,6 +51,8 @@ async def submit_chat(
     json_events = plan_json_events(request, plan.constraint, may_call=bool(plan.tools))
     logprobs = _wanted_logprobs(request)
     prompt = truncate(await state.encode_chat(request, plan.tools), request)
+    if request.prompt_logprobs is not None:
+        check_amount(len(prompt) * (1 + request.prompt_logprobs), "prompt_logprobs")
     read = partial(
         sampling_params,
         request,

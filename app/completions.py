@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,17 +12,18 @@ from msgspec import UNSET, UnsetType
 from app.errors import bad_request
 from app.generation import Generation, Usage, check_room
 from app.json_events import JsonEvent, JsonEventPlan, JsonEventReader, plan_json_events
-from app.logprobs import CompletionLogprobs, CompletionLogprobsWriter, PromptLogprobs
+from app.logprobs import CompletionLogprobs, CompletionLogprobsWriter, PromptLogprobs, check_amount
 from app.prompt_report import PromptReport, prompt_report
 from app.prompts import Prompt, encoded, listed
 from app.protocol import CompletionRequest
 from app.replies import ChunkUsage, Exchange, Identity
 from app.request_report import RequestReport
 from app.sampling import of_another_prompt, sampling_params
+from app.slices import in_slices
 from app.state import AppState
 from app.structured import text_constraint
 from engine.request import GenerateRequest
-from engine.stream import TokenLogprob, Update
+from engine.stream import Update
 from engine.tokenizer import Tokenizer
 
 _DEFAULT_MAX_TOKENS = 16
@@ -71,16 +72,7 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
     if request.echo and request.stream and request.logprobs is not None and (request.n or 1) > 1:
         raise bad_request("An echo with logprobs of several choices is not available in a stream.", "n")
     texts = listed(request.prompt, field="prompt", most=state.config.max_waiting // (request.n or 1))
-    prompts = [
-        await encoded(
-            state,
-            item,
-            field="prompt",
-            add_special=request.add_special_tokens,
-            keep=request.truncate_prompt_tokens,
-        )
-        for item in texts
-    ]
+    prompts = await _prompts(state, request, texts)
     grammar = await state.compile(constraint)
     read = partial(
         sampling_params,
@@ -103,11 +95,32 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
         )
         for prompt in prompts
     ]
+    echoes = await _echoes(request, state.engine.tokenizer, texts, prompts)
     identity = Identity.new("cmpl-", state.model_name)
     generation = Generation(state.engine, requests, request_id=identity.id, prompt_field="prompt")
-    choices = _choices(state, request, generation, texts, json_events)
+    choices = _choices(state, request, generation, echoes, json_events)
     reply = CompletionReply(identity, choices, generation.report if request.timings else None)
-    return Exchange.of(request, generation, reply)
+    tells_logprobs = request.logprobs is not None or request.prompt_logprobs is not None
+    return Exchange.of(request, generation, reply, reply.write_logprobs if tells_logprobs else None)
+
+
+async def _prompts(state: AppState, request: CompletionRequest, given: list[Prompt]) -> list[list[int]]:
+    """The ids of each prompt.
+
+    Raises:
+        ApiError: 400; too long, or too many log-probabilities would be told of them.
+    """
+    add_special, keep = request.add_special_tokens, request.truncate_prompt_tokens
+    prompts = [
+        await encoded(state, item, field="prompt", add_special=add_special, keep=keep) for item in given
+    ]
+    # Each choice tells them.
+    tokens = sum(map(len, prompts)) * (request.n or 1)
+    if request.echo and request.logprobs is not None:
+        check_amount(tokens * (1 + request.logprobs), "logprobs")
+    if request.prompt_logprobs is not None:
+        check_amount(tokens * (1 + request.prompt_logprobs), "prompt_logprobs")
+    return prompts
 
 
 def _max_tokens(state: AppState, request: CompletionRequest, prompt: list[int]) -> int:
@@ -120,32 +133,46 @@ def _choices(
     state: AppState,
     request: CompletionRequest,
     generation: Generation,
-    prompts: list[Prompt],
+    echoes: list[str | None],
     json_events: JsonEventPlan,
 ) -> list[_ChoiceState]:
     """The choices of all prompts, in the order of their indices."""
     tokenizer = state.engine.tokenizer
     skip = request.skip_special_tokens is not False
+    reports = [prompt_report(request, handle, tokenizer) for handle in generation.requests]
     return [
         _ChoiceState(
             num_top=request.logprobs,
             writer=CompletionLogprobsWriter(tokenizer, skip_special=skip),
-            prompt=prompt_report(request, handle, tokenizer),
+            prompt=report,
             json_events=json_events,
             json=json_events.text_reader(),
-            echo=_echo(request, tokenizer, given, handle.prompt) if request.echo else None,
+            echo=echo,
         )
-        for handle, given in zip(generation.requests, prompts, strict=True)
+        for report, echo in zip(reports, echoes, strict=True)
         for _ in range(request.n or 1)
     ]
 
 
-def _echo(request: CompletionRequest, tokenizer: Tokenizer, given: Prompt, prompt: list[int]) -> str:
+async def _echoes(
+    request: CompletionRequest, tokenizer: Tokenizer, given: list[Prompt], prompts: list[list[int]]
+) -> list[str | None]:
+    """The text of each prompt, where it is to be told."""
+    if not request.echo:
+        return [None] * len(prompts)
+    return [
+        await _echo(request, tokenizer, item, prompt) for item, prompt in zip(given, prompts, strict=True)
+    ]
+
+
+async def _echo(request: CompletionRequest, tokenizer: Tokenizer, given: Prompt, prompt: list[int]) -> str:
     """The prompt as text: as it was given, or what its ids stand for."""
     if isinstance(given, str) and request.truncate_prompt_tokens is None:
         return given
     skip = request.skip_special_tokens is not False
-    data = b"".join(tokenizer.bytes_of(token_id, skip_special=skip) for token_id in prompt)
+    data = bytearray()
+    async for token_id in in_slices(prompt):
+        data += tokenizer.bytes_of(token_id, skip_special=skip)
     text = data.decode("utf-8", "replace")
     return text.removeprefix(" ") if tokenizer.strips_leading_space else text
 
@@ -157,6 +184,7 @@ class _ChoiceState:
     num_top: int | None
     """Of how many likeliest tokens log-probabilities are told; None tells none at all."""
     writer: CompletionLogprobsWriter
+    """Has those of tokens whose text has not been sent yet."""
     prompt: PromptReport
     json_events: JsonEventPlan
     json: JsonEventReader | None
@@ -164,13 +192,14 @@ class _ChoiceState:
     echo: str | None
     """The prompt's text until it is given out; None where it is not asked for."""
     is_first: bool = True
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    """Of tokens whose text has not been sent yet, as are these:"""
     token_ids: list[int] = field(default_factory=list)
+    """Of tokens whose text has not been sent yet."""
+    is_echoed: bool = False
+    """Whether the prompt's log-probabilities are written."""
 
     def choice(self, index: int, text: str) -> Choice:
         """What is new, the echo before it; `text` is that of all tokens taken in so far."""
-        choice = Choice(index=index, text=text, logprobs=self._take_logprobs())
+        choice = Choice(index=index, text=text, logprobs=self.writer.taken())
         if self.json is not None:
             choice.json_events = self.json.feed(text) or UNSET
         if self.is_first:
@@ -182,19 +211,16 @@ class _ChoiceState:
         self.is_first = False
         return choice
 
-    def _take_logprobs(self) -> CompletionLogprobs | None:
+    async def write_logprobs(self, update: Update) -> None:
+        """Those of an update, and those of the prompt where they are to come before."""
+        await self.prompt.write_logprobs()
         if self.num_top is None:
-            return None
-        parts: list[CompletionLogprobs] = []
-        if self.is_first and self.echo is not None:
+            return
+        if self.echo is not None and not self.is_echoed:
             request = self.prompt.request
-            parts.append(
-                self.writer.write_prompt(request.prompt, self.echo, request.prompt_logprobs, self.num_top)
-            )
-        if self.logprobs:
-            parts.append(self.writer.write(self.logprobs))
-            self.logprobs = []
-        return CompletionLogprobs.joined(parts) if parts else None
+            self.is_echoed = True
+            await self.writer.write_prompt(request.prompt, self.echo, request.prompt_logprobs, self.num_top)
+        await self.writer.write(update.logprobs)
 
 
 class CompletionReply:
@@ -213,6 +239,11 @@ class CompletionReply:
         self._identity = identity
         self._choices = choices
         self._timings = timings
+
+    async def write_logprobs(self, updates: Sequence[Update]) -> None:
+        """To be called with updates before they are told, where log-probabilities are."""
+        for update in updates:
+            await self._choices[update.index].write_logprobs(update)
 
     def opening(self, usage: ChunkUsage) -> Iterable[Completion]:
         return ()
@@ -235,7 +266,6 @@ class CompletionReply:
 
     def _take(self, update: Update) -> _ChoiceState:
         choice = self._choices[update.index]
-        choice.logprobs += update.logprobs
         choice.token_ids += update.token_ids
         return choice
 

@@ -16,6 +16,7 @@ from app.generation import Generation, Usage, check_room
 from app.prompts import Given, encoded, listed
 from app.protocol import Tokens, Unsupported, neutral, refuse_unsupported
 from app.replies import Identity, Reading
+from app.slices import json_list
 from app.state import AppState
 from engine.batch import Float32
 from engine.embedding import unit_vector
@@ -96,15 +97,15 @@ async def create_embeddings(state: AppState, body: bytes) -> Reading:
     identity = Identity.new("embd-", state.model_name)
     generation = Generation(state.engine, requests, request_id=identity.id, prompt_field="input")
 
-    def answer() -> Embeddings:
+    async def answer() -> Embeddings:
         return Embeddings(
             id=identity.id,
             created=identity.created,
             model=identity.model,
-            data=[
+            data=await json_list(
                 Embedding(index=index, embedding=_written(request, _vector(handle, request.dimensions)))
                 for index, handle in enumerate(generation.requests)
-            ],
+            ),
             usage=generation.usage(),
         )
 

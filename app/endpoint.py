@@ -66,7 +66,7 @@ class GenerateEndpoint:
     async def _read(self, reading: Reading, request: Request, send: Send) -> None:
         with reading.generation:
             await whole_updates(reading.generation)
-            await json_response(reading.answer())(request.scope, request.receive, send)
+            await json_response(await reading.answer())(request.scope, request.receive, send)
 
     async def _respond(self, state: AppState, exchange: Exchange, request: Request, send: Send) -> None:
         generation = exchange.generation
@@ -76,7 +76,10 @@ class GenerateEndpoint:
                     if not await tell(exchange, events):
                         request.scope[HANG_UP]()
                 return
-            whole = exchange.reply.whole(await whole_updates(generation), generation.usage())
+            updates = await whole_updates(generation)
+            if exchange.prepare is not None:
+                await exchange.prepare(updates)
+            whole = exchange.reply.whole(updates, generation.usage())
             await json_response(whole)(request.scope, request.receive, send)
 
 
@@ -122,6 +125,8 @@ async def _tell_chunks(exchange: Exchange, sink: Sink) -> None:
         await sink.write(*opening)
     async with aclosing(generation.updates()) as stream:
         async for updates in stream:
+            if exchange.prepare is not None:
+                await exchange.prepare(updates)
             usage = exchange.chunk_usage()
             # All choices' news of one step in one write.
             news = [frame(chunk) for update in updates for chunk in reply.chunks(update, usage)]

@@ -13,6 +13,9 @@ from app.bodies import read_body
 from app.disconnect import run_while_connected
 from app.state import AppState
 
+_PIECE = 1 << 18
+"""Bytes."""
+
 Answer = Callable[[AppState, bytes], Awaitable[msgspec.Struct]]
 
 
@@ -36,5 +39,20 @@ class JsonEndpoint:
         await response(request.scope, request.receive, send)
 
 
+class _PieceByPiece(Response):
+    """A large one is sent as the client takes it, instead of being copied into a buffer at once."""
+
+    media_type = "application/json"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        body = memoryview(self.body)
+        for at in range(0, len(body), _PIECE):
+            more = at + _PIECE < len(body)
+            await send(
+                {"type": "http.response.body", "body": bytes(body[at : at + _PIECE]), "more_body": more}
+            )
+
+
 def json_response(body: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")
+    return _PieceByPiece(msgspec.json.encode(body))

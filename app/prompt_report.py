@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import UNSET, UnsetType
 
@@ -12,7 +12,7 @@ from engine.request import Request
 from engine.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PromptReport:
     """Of one submitted prompt."""
 
@@ -22,15 +22,20 @@ class PromptReport:
     """Whether token ids are told, those of the output too."""
     num_top: int | None
     """Of how many likeliest tokens log-probabilities are told; None tells none at all."""
+    _logprobs: PromptLogprobs | None = field(default=None, init=False)
 
     def token_ids(self) -> list[int] | UnsetType:
         return self.request.prompt if self.show_ids else UNSET
 
-    def logprobs(self) -> PromptLogprobs | UnsetType:
+    async def write_logprobs(self) -> None:
         """To be called once there was an update: they are complete then."""
-        if self.num_top is None:
-            return UNSET
-        return prompt_logprobs(self.tokenizer, self.request.prompt_logprobs, self.num_top)
+        if self.num_top is not None and self._logprobs is None:
+            entries = self.request.prompt_logprobs
+            self._logprobs = await prompt_logprobs(self.tokenizer, entries, self.num_top)
+
+    def logprobs(self) -> PromptLogprobs | UnsetType:
+        """Those that were written."""
+        return UNSET if self._logprobs is None else self._logprobs
 
 
 def prompt_report(fields: SamplingFields, request: Request, tokenizer: Tokenizer) -> PromptReport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +32,7 @@ class Identity:
 
 
 ChunkUsage = Usage | UnsetType | None
+Prepare = Callable[[Sequence[Update]], Awaitable[None]]
 
 
 class Reply(Protocol):
@@ -89,7 +90,7 @@ class Reading:
     """Prompts that were submitted to be read, not to be gone on with."""
 
     generation: Generation
-    answer: Callable[[], msgspec.Struct]
+    answer: Callable[[], Awaitable[msgspec.Struct]]
     """Makes the answer once all of them were run."""
 
 
@@ -104,11 +105,21 @@ class Exchange:
     wire: Wire = OPENAI_WIRE
     timings: bool = False
     """Whether they are asked for."""
+    prepare: Prepare | None = None
+    """Called with updates before the reply is: writes their log-probabilities, which may take long."""
 
     @classmethod
-    def of(cls, request: SamplingFields, generation: Generation, reply: Reply) -> Exchange:
-        options = request.stream_options or StreamOptions()
-        return cls(generation, reply, request.stream or False, options, timings=request.timings or False)
+    def of(
+        cls, request: SamplingFields, generation: Generation, reply: Reply, prepare: Prepare | None
+    ) -> Exchange:
+        return cls(
+            generation,
+            reply,
+            request.stream or False,
+            request.stream_options or StreamOptions(),
+            timings=request.timings or False,
+            prepare=prepare,
+        )
 
     def chunk_usage(self) -> ChunkUsage:
         """What a chunk sent now says about usage."""

@@ -15,10 +15,12 @@ import msgspec
 
 from app.errors import bad_request
 from app.generation import Generation, Usage
+from app.logprobs import check_amount
 from app.prompts import check_number
 from app.protocol import TokenId
 from app.replies import Identity, Reading
 from app.sampling import check_ids
+from app.slices import JsonList, in_slices
 from app.state import AppState
 from engine.params import SamplingParams
 from engine.request import GenerateRequest
@@ -98,6 +100,7 @@ async def create_score(state: AppState, body: bytes) -> Reading:
     _check_size(state, request.query, items)
     prompts = await _prompts(state, request, items)
     labels = await _labels(state, request)
+    check_amount(len(prompts) * sum(map(len, labels)), "labels")
     branches = _branches(labels)
     most = state.config.max_waiting // len(branches)
     if len(prompts) > most:
@@ -108,14 +111,18 @@ async def create_score(state: AppState, body: bytes) -> Reading:
     identity = Identity.new("score-", state.model_name)
     generation = Generation(state.engine, requests, request_id=identity.id, prompt_field="items")
 
-    def answer() -> Scores:
-        measured = [_read(generation, branches, item * len(branches), labels) for item in range(len(prompts))]
+    async def answer() -> Scores:
+        scores, logprobs = JsonList[list[float]](), JsonList[list[LabelScore]]()
+        async for item in in_slices(range(len(prompts))):
+            measured = _read(generation, branches, item * len(branches), labels)
+            scores.append(_probabilities(measured, softmax=request.apply_softmax or False))
+            logprobs.append(measured)
         return Scores(
             id=identity.id,
             created=identity.created,
             model=identity.model,
-            scores=[_probabilities(scores, softmax=request.apply_softmax or False) for scores in measured],
-            logprobs=measured,
+            scores=scores.taken(),
+            logprobs=logprobs.taken(),
             usage=generation.usage(),
         )
 
