@@ -35,6 +35,8 @@ sooner than they slow down anybody for long."""
 _LONG_LOOKUPS = 4
 """How many waiting prompts too long to be short are looked up in the tree each step: what is cached of them
 may make them short, but looking takes time."""
+_LOOKED_UP = 1 << 15
+"""Tokens of waiting prompts that are looked up in vain each time: of those that cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +303,7 @@ class Scheduler:
         Args:
             longest: admit only what has that many tokens to run at most; None: whatever comes.
         """
-        passed_over = long = 0
+        passed_over = long = looked_up = 0
         for sequence in self.waiting.turns(self._tenants()):
             if plan.budget <= 0 or len(self.running) >= self._max_running or passed_over >= self._max_running:
                 return
@@ -309,6 +311,9 @@ class Scheduler:
                 long += 1
                 if long > _LONG_LOOKUPS:
                     continue
+            if looked_up + sequence.length > _LOOKED_UP and looked_up:
+                passed_over += 1
+                continue
             prefix = self._match(sequence)
             cached = len(prefix.pages) * self._pool.page_size
             too_long = longest is not None and sequence.length - cached > longest
@@ -317,6 +322,7 @@ class Scheduler:
             cannot_run = too_long or (paced and plan.allowance.tokens(cached) == 0)
             if cannot_run or self._is_in_flight(sequence, len(prefix.pages)):
                 passed_over += 1
+                looked_up += sequence.length
             elif not self._try_start(sequence, prefix):
                 return
             else:

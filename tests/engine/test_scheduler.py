@@ -15,7 +15,7 @@ from engine.detokenizer import Detokenizer
 from engine.pace import Pace
 from engine.page_pool import PagePool
 from engine.params import SamplingParams
-from engine.prefix_tree import PrefixTree
+from engine.prefix_tree import Prefix, PrefixTree
 from engine.request import Request, Sequence
 from engine.scheduler import Plan, Scheduler
 from engine.stats import Stats
@@ -264,6 +264,30 @@ def test_a_cached_prefix_makes_a_long_prompt_short() -> None:
     rig.step()
     cached = rig.submit([*range(60), 7, 7], 1)
     assert sizes(rig.scheduler.plan()) == {cached.id: 2, long.id: 14}
+
+
+def test_looking_for_what_cannot_start_takes_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many long prompts that wait for the same prefix, a few are looked up each step; all are answered."""
+    monkeypatch.setattr("engine.scheduler._LOOKED_UP", 300)
+    rig = Rig(num_pages=1024, page_size=4, budget=32, max_running=64)
+    assert rig.tree is not None
+    match, looked_up = rig.tree.match, [0]
+
+    def counted(namespace: str, tokens: list[int]) -> Prefix:
+        looked_up[-1] += len(tokens)
+        return match(namespace, tokens)
+
+    monkeypatch.setattr(rig.tree, "match", counted)
+    shared = [number % 251 for number in range(120)]
+    waiting = [rig.submit([*shared, number], 2) for number in range(40)]
+    while rig.step():
+        rig.check()
+        looked_up.append(0)
+    assert [output(sequence) for sequence in waiting] == [expected(sequence) for sequence in waiting]
+    # Two of them each of the two times that what waits is gone through, and the one that is computed.
+    assert max(looked_up[:4]) <= 2 * 300 + 2 * 121
+    # What starts is looked up besides, and again when it is shared.
+    assert max(looked_up[4:]) <= 2 * 300 + 3 * 32 * 121
 
 
 def test_places_are_shared_out_evenly_between_tenants() -> None:
