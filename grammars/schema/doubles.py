@@ -10,7 +10,18 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
-from grammars.regular.ast import Regex, alt, chars, complement, concat, intersect, literal, repeat
+from grammars.regular.ast import (
+    EMPTY,
+    NOTHING,
+    Regex,
+    alt,
+    chars,
+    complement,
+    concat,
+    intersect,
+    literal,
+    repeat,
+)
 from grammars.schema.numbers import Numbers
 
 _MOST_DIGITS = 15
@@ -38,11 +49,18 @@ def without_rounded(numbers: Numbers) -> Numbers:
     return numbers
 
 
-def rounded_to(value: Fraction) -> Numbers | None:
-    """At least all numbers that are rounded to the same as `value`; None if no others of few digits are."""
+def rounded_to(value: Fraction) -> Regex:
+    """Plain numerals of many digits near a number: at least those that are rounded to the same."""
     if not _has_neighbours(value):
-        return None
-    return Numbers(_next(value, -math.inf), low_open=True, high=_next(value, math.inf), high_open=True)
+        return NOTHING
+    size = abs(value)
+    # Numbers that are less than half of a double's last place apart agree in so many digits, or nearly so.
+    count = max(1, _MOST_DIGITS + 1 - len(str(int(size))))
+    last = int(size * 10**count)
+    cells = [n for n in (last - 1, last, last + 1) if n >= 0 and (n <= last or size * 10**count != last)]
+    sign = literal("-") if value < 0 else EMPTY
+    texts = (f"{n // 10**count}.{n % 10**count:0{count}d}" for n in cells)
+    return concat((sign, alt(map(literal, texts)), _DIGITS))
 
 
 def told_apart(text: Regex, numbers: Numbers) -> Regex:

@@ -41,11 +41,8 @@ def number_text(numbers: Numbers, options: JsonOptions) -> Regex | None:
         if multiples is None:
             return None
         text = intersect((text, concat((repeat(literal("-"), 0, 1), multiples))))
-    for value in sorted(numbers.without):
-        text = intersect((text, complement(writer.spellings(value))))
-        same = None if numbers.whole else rounded_to(value)
-        if same is not None:
-            text = intersect((text, complement(writer.between(same))))
+    if numbers.without:
+        text = intersect((text, complement(alt(map(writer.read_as, sorted(numbers.without))))))
     return text
 
 
@@ -122,6 +119,10 @@ class _Writer:
             return concat((literal(text), zeros))
         minus = repeat(literal("-"), 0, 1) if value == 0 else EMPTY
         return concat((minus, literal(text), repeat(concat((literal(".0"), zeros)), 0, 1)))
+
+    def read_as(self, value: Fraction) -> Regex:
+        """Every plain numeral that is read as one number, and maybe others that are nearly as close."""
+        return alt((self.spellings(value), rounded_to(value)))
 
     def between(self, numbers: Numbers) -> Regex:
         """Every number within the bounds of a set and of its wholeness."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from grammars.regular.ast import ANYTHING, Regex, alt, complement, intersect, literal
+from grammars.regular.ast import ANYTHING, Regex, alt, complement, intersect
 from grammars.regular.derivative import matches
 from grammars.regular.questions import is_empty
+from grammars.regular.texts import one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Strings:
 @lru_cache(maxsize=256)
 def _listed(words: tuple[str, ...]) -> Regex:
     # A long list is often referred to from many places.
-    return alt(map(literal, words))
+    return one_of(words)
 
 
 ALL = Strings()
