@@ -224,7 +224,7 @@ class AmxBlockTile {
 
 template <class W>
 inline void linear_amx_blocks(const Context& c, const Op& op, int thread) {
-  constexpr int kFewest = kBlocked.rows + 1;
+  constexpr int kFewest = kBlockRows + 1;
   constexpr int kLeast = std::min(kFewest, kAmxBlockRows / 2 + 1);  // height of a tile
   const AmxCut cut(c.rows(op), kAmxBlockRows);
   const Range range = share(op.n / kPanel, thread, c.threads);

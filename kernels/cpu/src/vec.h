@@ -42,19 +42,6 @@ inline F exp2_rough(F x) {
 
 inline F silu(F x) { return x / (splat(1.0f) + exp2(x * splat(-1.44269504f))); }
 
-// What a product fetches while it runs, from `next` on: `kLines` cache lines a step that are about to be used.
-template <int kLines>
-struct Ahead {
-  const char* next = nullptr;
-  [[gnu::always_inline]] void fetch(int64_t step) const {
-    if constexpr (kLines > 0) {
-      const char* p = next + step * kLines * 64;
-#pragma GCC unroll 16
-      for (int i = 0; i < kLines; ++i) prefetch(p + i * 64);
-    }
-  }
-};
-
 // Calls function.template operator()<MR>() for MR = rows, kLeast <= rows <= kMost.
 template <int kMost, int kLeast = 1, class Function>
 [[gnu::always_inline]] inline void with_rows(int rows, Function function) {
@@ -69,6 +56,7 @@ template <int kMost, int kLeast = 1, class Function>
 
 // acc[m][j] += sum over steps of a row m . line j. Each accumulator adds its products in the order of
 // the steps whatever MR and NB are: what makes a row's result independent of the rows beside it.
+// ahead.fetch(step) fetches what is read later.
 template <class Mul, int MR, int NB, class Fetch>
 [[gnu::always_inline]] inline void accumulate(F (&acc)[MR][NB], const typename Mul::T* a, int64_t row_stride,
                                               const typename Mul::T* const (&b)[NB], int64_t step_stride,

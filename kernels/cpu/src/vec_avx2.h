@@ -5,17 +5,14 @@
 
 #include <cstdint>
 
-#include "tile_shape.h"
-
 namespace radish {
 
 struct F {
   __m256 v[2];
 };
 
-constexpr TileShape kTall{2, 2};
-constexpr TileShape kWide{2, 2};
-constexpr TileShape kBlocked{2, 2};
+constexpr int kFloatRows = 2;
+constexpr int kBlockRows = 2;
 constexpr int kHeadRows = 2;
 constexpr int kHeadVectors = 2;
 

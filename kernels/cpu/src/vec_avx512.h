@@ -5,18 +5,15 @@
 
 #include <cstdint>
 
-#include "tile_shape.h"
-
 namespace radish {
 
 struct F {
   __m512 v;
 };
 
-// Tiles of matrix products.
-constexpr TileShape kTall{12, 2};  // up to so many rows
-constexpr TileShape kWide{6, 4};  // more
-constexpr TileShape kBlocked{6, 2};  // weights in blocks, which accumulate twice
+// Rows of a tile of a matrix product at most: what two vectors of sums a row leave registers for.
+constexpr int kFloatRows = 12;
+constexpr int kBlockRows = 6;  // of weights in blocks, which accumulate twice
 
 // The same of a tile of attention: few queries share a key.
 constexpr int kHeadRows = 6;

@@ -6,17 +6,14 @@
 #include <cstring>
 
 #include "half.h"
-#include "tile_shape.h"
-
 namespace radish {
 
 struct F {
   float v[16];
 };
 
-constexpr TileShape kTall{1, 2};
-constexpr TileShape kWide{1, 2};
-constexpr TileShape kBlocked{1, 2};
+constexpr int kFloatRows = 1;
+constexpr int kBlockRows = 1;
 constexpr int kHeadRows = 1;
 constexpr int kHeadVectors = 2;
 
