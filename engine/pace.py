@@ -9,25 +9,26 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from statistics import median
 
 from engine.token_price import Chunk, TokenPrice
 
-_FEWEST = 8
-"""Tokens: prompts go on whatever steps take. Fewer cost as much, for a step reads all of the context."""
+_FEWEST = 4
+"""Tokens: prompts go on whatever steps take. Fewer cost nearly as much, for a step reads the whole context."""
 _GROWTH = 2
 """From one chunk to the next: where a price is wrong, one step shows it."""
 _FRESH = 24
 """Steps after which one is spent on decoding alone if none was, to know how long that takes now."""
 _RECENT = 3
-"""How many of those are remembered. Their median counts: one may have been held up by something else."""
+"""How many of those are remembered. The least counts: others may have been held up by something else."""
 _LEAST_ADDED = 0.05
 """Share of it that a chunk adds, for all that can be told: steps are not that even."""
 _COMPARABLE = 2
 """Steps with more than so many times the tokens that fit say nothing about the price of few."""
+_PATIENCE = 2
+"""Steps in a row that are left to other prompts which fill more than half of what may be added..."""
 _SHARE = 0.25
-"""Where other prompts make a step long, paced ones may add that much of their time: little to them, but paced
-ones would hardly get on in many such steps."""
+"""...and of more such steps paced prompts may add that much of the others' time: without it they would hardly
+get on where there are many."""
 
 
 class Pace:
@@ -48,6 +49,8 @@ class Pace:
         """Steps that only decoded."""
         self._steps = 0
         """Planned since the last of them."""
+        self._left = 0
+        """Steps, the last ones, that other prompts filled."""
 
     def allowance(self, *, in_progress: bool) -> Allowance | None:
         """For the next step that decodes; None: it should do nothing else, so that is measured.
@@ -82,6 +85,15 @@ class Pace:
         """A step will run that chunk of a paced prompt."""
         self._last = chunk.tokens
 
+    def leave(self) -> bool:
+        """Other prompts fill the next step; returns whether it is left to them."""
+        self._left += 1
+        return self._left <= _PATIENCE
+
+    def take(self) -> None:
+        """Others leave the next step to paced prompts."""
+        self._left = 0
+
     def ran(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """A step that decoded ran `chunks` of prompts besides, and took `seconds`."""
         if not self._aim:
@@ -90,12 +102,12 @@ class Pace:
             self._decode_s.append(seconds)
             self._steps = 0
         elif self._decode_s and (not self._price.is_known or self._is_comparable(chunks)):
-            decode_s = median(self._decode_s)
+            decode_s = min(self._decode_s)
             self._price.learn(chunks, max(seconds - decode_s, _LEAST_ADDED * decode_s))
 
     @property
     def _added_s(self) -> float:
-        return max(0.0, self._aim - 1) * median(self._decode_s) if self._decode_s else 0.0
+        return max(0.0, self._aim - 1) * min(self._decode_s) if self._decode_s else 0.0
 
     def _is_comparable(self, chunks: Sequence[Chunk]) -> bool:
         tokens = sum(chunk.tokens for chunk in chunks)
@@ -114,11 +126,18 @@ class Allowance:
         self._spent_s = 0.0
         self._begun = False
         """Whether a paced prompt had its part."""
+        self._leaves: bool | None = None
+        """Whether the step is left to other prompts, once they fill it."""
 
     def tokens(self, context: int) -> int:
         """How many tokens a paced prompt may run behind `context`."""
-        least_s = max(self._seconds / 2, _SHARE * self._others_s)
-        left_s = max(self._seconds - self._others_s, least_s) - self._spent_s
+        least_s = self._seconds / 2
+        if not self._begun and self._others_s > least_s:
+            if self._leaves is None:
+                self._leaves = self._pace.leave()
+            if self._leaves:
+                return 0
+        left_s = max(self._seconds - self._others_s, least_s, _SHARE * self._others_s) - self._spent_s
         fitting = self._pace.fitting(context, max(0.0, left_s))
         if not self._begun:
             return max(_FEWEST, fitting)
@@ -130,5 +149,7 @@ class Allowance:
             self._begun = True
             self._spent_s += self._pace.cost_s(chunk)
             self._pace.plan(chunk)
+            if self._leaves is None:
+                self._pace.take()
         else:
             self._others_s += self._pace.cost_s(chunk)

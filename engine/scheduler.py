@@ -30,8 +30,8 @@ from engine.token_price import Chunk
 from engine.waiting import WaitingQueue
 
 _PACED_STEPS = 4
-"""Prompts of more whole steps than that are paced. Others would lose more throughput by it, as they decode
-sooner than they slow down anybody for long."""
+"""Prompts of more whole steps than that are paced, also where most is cached: what is left attends to all of
+it. Others would lose more throughput by it, as they decode sooner than they slow down anybody for long."""
 _LONG_LOOKUPS = 4
 """How many waiting prompts too long to be short are looked up in the tree each step: what is cached of them
 may make them short, but looking takes time."""
@@ -116,6 +116,8 @@ class Scheduler:
         self._reserve = OutputReserve(pool.page_size)
         self._places = max_running
         """How many sequences can run: fewer where pages ran out for more."""
+        self._nearest_first = False
+        """Whose turn it is: of the prompt with the least left, or of the oldest."""
         self.waiting = WaitingQueue()
         self.row_price = RowPrice()
         self.running: dict[int, Sequence] = {}
@@ -136,15 +138,19 @@ class Scheduler:
         if plan.decodes:
             self._pace_prompts(plan)
         self._schedule_dictated([sequence for sequence in several if sequence.is_dictated], plan)
-        short = [sequence for sequence in prompts if sequence.unscheduled <= self._short]
+        unpaced = [sequence for sequence in prompts if not sequence.paced]
+        short = [sequence for sequence in unpaced if sequence.unscheduled <= self._short]
         if len(short) < len(prompts) or self._is_long_next():
             kept = plan.budget - plan.budget // 2
             plan.budget -= kept
             self._schedule_all(short, plan)
             self._admit(plan, longest=self._short)
             plan.budget += kept
+        if self._nearest_first:
+            prompts.sort(key=lambda sequence: sequence.unscheduled)
         self._schedule_all(prompts, plan)
         self._admit(plan)
+        self._nearest_first = not self._nearest_first
         self._places = len(self.running) if len(self.waiting) else self._max_running
         self._reserve.decay()
         return plan if plan.rows else None
@@ -307,6 +313,10 @@ class Scheduler:
         for sequence in self.waiting.turns(self._tenants()):
             if plan.budget <= 0 or len(self.running) >= self._max_running or passed_over >= self._max_running:
                 return
+            paced = sequence.length > _PACED_STEPS * self._max_batch_tokens
+            # One that would not run at once would only take a place and pages.
+            if paced and (plan.allowance.tokens(0) == 0 or (longest is not None and not self._nearest_first)):
+                continue
             if longest is not None and sequence.length > longest:
                 long += 1
                 if long > _LONG_LOOKUPS:
@@ -317,8 +327,6 @@ class Scheduler:
             prefix = self._match(sequence)
             cached = len(prefix.pages) * self._pool.page_size
             too_long = longest is not None and sequence.length - cached > longest
-            paced = sequence.length - cached > _PACED_STEPS * self._max_batch_tokens
-            # One that would not run at once would only take a place and pages.
             cannot_run = too_long or (paced and plan.allowance.tokens(cached) == 0)
             if cannot_run or self._is_in_flight(sequence, len(prefix.pages)):
                 passed_over += 1

@@ -36,6 +36,8 @@ class Kind:
     prompt: int
     output: int
     """Tokens, half as many to half as many again."""
+    shared: int = 0
+    """Leading tokens that are the same in all prompts."""
     answers: int = 0
     tokens: int = 0
     prompt_tokens: int = 0
@@ -102,6 +104,7 @@ class Machine:
     def _ask(self, kind: Kind) -> None:
         number = next(self._ids)
         prompt = [self._chance.randrange(1 << 30) for _ in range(self._about(kind.prompt))]
+        prompt[: kind.shared] = range(min(kind.shared, len(prompt) - 1))
         params = SamplingParams(max_tokens=self._about(kind.output))
         request = Request(
             id="", prompt=prompt, params=params, namespace="", tenant=str(kind.prompt), stream=UpdateStream(1)
@@ -142,6 +145,19 @@ def test_a_flood_of_long_prompts_at_most_doubles_the_gaps(
         assert np.percentile(flooded.gaps, percent) <= 2 * np.percentile(calm.gaps, percent)
     assert np.percentile(flooded.waits, 99) <= 6 * np.percentile(calm.waits, 99)
     assert flood.prompt_tokens >= alone.prompt_tokens / 7
+
+
+@pytest.mark.parametrize("output", [64, 400])
+@pytest.mark.parametrize("shared", [0, 8000])
+def test_however_long_the_answers_and_whatever_is_cached(output: int, shared: int) -> None:
+    """What follows 8,000 cached tokens attends to all of them: 200 such tokens cost as much as 800 others."""
+    calm, flooded = Kind(4, 120, output), Kind(4, 120, output)
+    flood = Kind(4, 8200, 1, shared=shared)
+    Machine(calm, aim=_AIM, token_s=0.0003, doubling=2500).run(40)
+    Machine(flooded, flood, aim=_AIM, token_s=0.0003, doubling=2500).run(40)
+    for percent in (50, 99):
+        assert np.percentile(flooded.gaps, percent) <= 2 * np.percentile(calm.gaps, percent)
+    assert flood.answers >= 2
 
 
 @pytest.mark.parametrize("token_s", [0.00016, 0.0004])

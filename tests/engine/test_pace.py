@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.pace import Pace
+from engine.pace import Allowance, Pace
 from engine.token_price import Chunk
 
 Machine = Callable[[Chunk], float]
@@ -81,7 +81,7 @@ def test_a_fast_machine_is_not_held_back() -> None:
     pace = Pace(1.8, 512)
     decode(pace, 0.005)
     chunks = flood(pace, 100, 0.005, machine(1e-6))
-    assert [chunk.tokens for chunk in chunks[:5]] == [8, 8, 16, 32, 64], "nothing is known of it"
+    assert [chunk.tokens for chunk in chunks[:5]] == [4, 4, 8, 16, 32], "nothing is known of it"
     assert {chunk.tokens for chunk in chunks[9:15]} == {512}
 
 
@@ -89,7 +89,7 @@ def test_prompts_go_on_whatever_steps_take() -> None:
     pace = Pace(1.8, 512)
     decode(pace, 0.01)
     chunks = flood(pace, 100, 0.01, machine(0.1))
-    assert {chunk.tokens for chunk in chunks} == {8}
+    assert {chunk.tokens for chunk in chunks} == {4}
 
 
 def test_more_rows_are_noticed() -> None:
@@ -108,8 +108,10 @@ def test_a_slow_moment_is_forgotten() -> None:
     decode(pace, 0.01)
     before = flood(pace, 60, 0.01, added)[-1].tokens
     pace.ran([], 3.0)
+    pace.ran([], 3.0)
+    assert fitting(pace) == pytest.approx(before, rel=0.2)
     pace.ran([Chunk(before, 0)], 3.0)
-    assert fitting(pace) == 8
+    assert fitting(pace) < before / 8
     assert flood(pace, 30, 0.01, added)[-1].tokens == pytest.approx(before, rel=0.2)
 
 
@@ -137,33 +139,58 @@ def test_other_prompts_say_nothing_about_small_chunks() -> None:
     assert fitting(pace) == before
 
 
-def test_paced_prompts_share_a_step() -> None:
-    """Others leave them a half of what fits, or a quarter of what they add themselves."""
+def begin(pace: Pace, *others: int) -> Allowance:
+    """Of a step in which other prompts run so many tokens."""
+    allowance = pace.allowance(in_progress=False)
+    assert allowance is not None
+    for tokens in others:
+        allowance.spend(Chunk(tokens, 0), paced=False)
+    return allowance
+
+
+def even_pace() -> tuple[Pace, int]:
+    """One that knows a machine, and how many tokens fit there."""
     pace = Pace(2.0, 512)
     decode(pace, 0.01)
-    added = machine(0.0001)
-    flood(pace, 200, 0.01, added, prompt=512)
+    flood(pace, 200, 0.01, machine(0.0001), prompt=512)
     pace.plan(Chunk(100, 0))
     whole = fitting(pace)
     assert whole == pytest.approx(100, rel=0.05)
+    return pace, whole
 
-    def beside(*others: int) -> int:
-        allowance = pace.allowance(in_progress=False)
-        assert allowance is not None
-        for tokens in others:
-            allowance.spend(Chunk(tokens, 0), paced=False)
-        return allowance.tokens(0)
 
-    assert beside(30) == pytest.approx(whole - 30, abs=2)
-    assert beside(80) == pytest.approx(whole / 2, abs=2)
-    assert beside(200, 200) == pytest.approx(whole, rel=0.1)
-
-    allowance = pace.allowance(in_progress=False)
-    assert allowance is not None
+def test_paced_prompts_share_a_step() -> None:
+    pace, whole = even_pace()
+    allowance = begin(pace)
     allowance.spend(Chunk(40, 0), paced=True)
     assert allowance.tokens(0) == pytest.approx(whole - 40, abs=2)
     allowance.spend(Chunk(allowance.tokens(0), 0), paced=True)
     assert allowance.tokens(0) == 0, "the fewest are for one of them"
+
+
+def test_steps_that_others_fill_are_left_to_them() -> None:
+    """To add to those, too, would make the longest steps longer."""
+    pace, whole = even_pace()
+    assert begin(pace, 30).tokens(0) == pytest.approx(whole - 30, abs=2)
+    for _ in range(3):
+        for _ in range(2):
+            allowance = begin(pace, 80)
+            assert [allowance.tokens(0) for _ in range(3)] == [0, 0, 0]
+        begin(pace).spend(Chunk(1, 0), paced=True)
+        pace.plan(Chunk(100, 0))
+
+
+def test_many_steps_that_others_fill_are_shared() -> None:
+    """Others leave half of what fits, or a quarter of what they add, until a step is not filled."""
+    pace, whole = even_pace()
+    for _ in range(2):
+        assert begin(pace, 200).tokens(0) == 0
+    for others, tokens in (((80,), whole / 2), ((200, 200), whole)):
+        allowance = begin(pace, *others)
+        assert allowance.tokens(0) == pytest.approx(tokens, rel=0.1)
+        allowance.spend(Chunk(100, 0), paced=True)
+    begin(pace).spend(Chunk(100, 0), paced=True)
+    assert begin(pace, 200).tokens(0) == 0
 
 
 def test_no_aim_is_no_limit() -> None:

@@ -221,6 +221,7 @@ def priced(pace: Pace, tokens: int) -> None:
     for _ in range(3):
         pace.ran([], 1.0)
     pace._price.learn([Chunk(1, 0)], 0.8 / (tokens + 0.5))
+    pace.plan(Chunk(tokens, 0))
 
 
 def test_long_prompts_add_to_decoding_what_the_pace_allows() -> None:
@@ -236,7 +237,9 @@ def test_long_prompts_add_to_decoding_what_the_pace_allows() -> None:
     short = rig.submit([7, 7], 1)
     medium = rig.submit([8] * 100, 1)
     assert sizes(rig.scheduler.plan()) == {stream.id: 1, short.id: 2, long.id: 14, medium.id: 31}
-    assert sizes(rig.scheduler.plan()) == {stream.id: 1, long.id: 16, medium.id: 31}
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1, medium.id: 47}, "it has less left"
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1, medium.id: 22}, "and is short by now"
+    assert sizes(rig.scheduler.plan()) == {stream.id: 1, long.id: 16}
     rig.pace._steps = 1000
     assert sizes(rig.scheduler.plan()) == {stream.id: 1}, "it is time to see how long decoding takes"
     rig.end(stream)
@@ -288,6 +291,24 @@ def test_looking_for_what_cannot_start_takes_bounded_time(monkeypatch: pytest.Mo
     assert max(looked_up[:4]) <= 2 * 300 + 2 * 121
     # What starts is looked up besides, and again when it is shared.
     assert max(looked_up[4:]) <= 2 * 300 + 3 * 32 * 121
+
+
+def test_what_is_left_of_a_cached_long_prompt_is_paced() -> None:
+    """It attends to all that is cached. Every other step is for the prompt with the least left."""
+    rig = Rig(num_pages=512, page_size=4, budget=16, max_running=8)
+    rig.submit(list(range(100)), 1)
+    rig.run()
+    stream = rig.submit([1], 50)
+    rig.step()
+    priced(rig.pace, 5)
+    long = rig.submit(list(range(100, 200)), 1)
+    cached = rig.submit([*range(100), *[7] * 8], 1)
+    uncached = rig.submit(list(range(200, 300)), 1)
+    planned = [sizes(rig.scheduler.plan()) for _ in range(4)]
+    assert planned.count({stream.id: 1, long.id: 5}) == 2
+    assert planned.count({stream.id: 1, cached.id: 5}) == 1
+    assert sum(step.get(cached.id, 0) for step in planned) == 8
+    assert uncached in rig.scheduler.waiting
 
 
 def test_places_are_shared_out_evenly_between_tenants() -> None:
