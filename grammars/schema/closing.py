@@ -30,7 +30,7 @@ from grammars.schema.points import (
 from grammars.schema.reader import Reader, identity
 from grammars.schema.search import Search, TooManyStepsError
 from grammars.schema.shapes import Key
-from grammars.schema.steps_left import complete_multiple
+from grammars.schema.steps_left import complete_multiple, fresh_multiple
 from grammars.schema.tables import Part
 
 MAX_BYTES = 1 << 14
@@ -197,7 +197,7 @@ class Closer:
 
     def _end(self, language: Language, point: Point, taken: Taken) -> tuple[bytes, str] | None:
         if not isinstance(language, Regex):
-            ending = complete_multiple(language, point.text)
+            ending = complete_multiple(language, point.text, taken)
             return None if ending is None else (ending.encode(), ending)
         if point.mode == Mode.QUOTED:
             return end_text(language, point.rest, taken)
@@ -265,6 +265,10 @@ class Closer:
             if word is not None:
                 written = f'"{write(word)}"' if text.quoted else word
                 return written, _noting(level, quote + word)
+        for multiples in self._tables.rules[rule].multiples:
+            word = fresh_multiple(multiples, lambda word: identity(word) in level.seen)
+            if word is not None:
+                return word, _noting(level, word)
         raise NoCloseError
 
     def _shortest(self, number: int) -> str:

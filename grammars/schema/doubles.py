@@ -39,6 +39,23 @@ _NOT_LONG = alt(
 """Numerals without digits after the point where doubles have none."""
 
 
+_SHORT = concat(
+    (
+        _MINUS,
+        alt(
+            [
+                _DIGITS,
+                *(
+                    concat((repeat(_DIGIT, size, size), literal("."), repeat(_DIGIT, 1, _MOST_DIGITS - size)))
+                    for size in range(1, _MOST_DIGITS)
+                ),
+            ]
+        ),
+    )
+)
+"""Integers, and numerals that are all different doubles."""
+
+
 def without_rounded(numbers: Numbers) -> Numbers:
     """The same without what is rounded to an open bound."""
     low, high = numbers.low, numbers.high
@@ -67,6 +84,8 @@ def told_apart(text: Regex, numbers: Numbers) -> Regex:
     """Of numerals of `numbers` those that are read as one of them, where that depends on more than bounds."""
     if numbers.whole is False:
         return intersect((text, _FRACTIONAL))
+    if numbers.off:
+        return intersect((text, _SHORT))
     if numbers.low_open or numbers.high_open or numbers.without or numbers.step is not None:
         return intersect((text, _NOT_LONG))
     return text

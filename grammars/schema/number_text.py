@@ -6,6 +6,7 @@ is asked may it also have an exponent: then no bound has to be compared with it.
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from functools import lru_cache
 
@@ -22,14 +23,21 @@ from grammars.regular.ast import (
     repeat,
 )
 from grammars.schema.doubles import rounded_to, told_apart, without_rounded
+from grammars.schema.errors import UnenforceableError
 from grammars.schema.numbers import Numbers
 from grammars.schema.steps import multiples_text
 from grammars.spec import JsonOptions
 
+_MOST_LISTED = 256
+
 
 @lru_cache(maxsize=1024)
 def number_text(numbers: Numbers, options: JsonOptions) -> Regex | None:
-    """Every spelling of the numbers of a set; None if that is not regular in a manageable way (`step`)."""
+    """Every spelling of the numbers of a set; None if that is not regular in a manageable way (`step`).
+
+    Raises:
+        UnenforceableError: then for a set from which other multiples are taken out.
+    """
     writer = _Writer(options)
     if numbers == Numbers():
         return writer.any_number()
@@ -37,13 +45,23 @@ def number_text(numbers: Numbers, options: JsonOptions) -> Regex | None:
         return writer.one(numbers.low, pointed=numbers.pointed) if numbers.low in numbers else NOTHING
     text = told_apart(writer.between(without_rounded(numbers)), numbers)
     if numbers.step is not None:
-        multiples = multiples_text(numbers.step)
+        multiples = _multiples(numbers.step, sums=bool(numbers.off))
         if multiples is None:
-            return None
-        text = intersect((text, concat((repeat(literal("-"), 0, 1), multiples))))
+            return writer.multiples(numbers, numbers.step)
+        text = intersect((text, multiples))
+    for step in sorted(numbers.off):
+        multiples = _multiples(step, sums=True)
+        assert multiples is not None
+        text = intersect((text, complement(multiples)))
     if numbers.without:
         text = intersect((text, complement(alt(map(writer.read_as, sorted(numbers.without))))))
     return text
+
+
+def _multiples(step: Fraction, *, sums: bool) -> Regex | None:
+    """Every plain numeral of a multiple; None if its digits do not tell."""
+    multiples = multiples_text(step, sums=sums)
+    return None if multiples is None else concat((repeat(literal("-"), 0, 1), multiples))
 
 
 def plain(value: Fraction) -> str:
@@ -110,6 +128,19 @@ class _Writer:
         if value.denominator == 1:
             tail = repeat(literal(".0"), 0, 1) if pointed else self._integer_tail()
         return concat((literal(plain(value)), tail))
+
+    def multiples(self, numbers: Numbers, step: Fraction) -> Regex | None:
+        """A few multiples, each by itself; None if they are many."""
+        if numbers.low is not None and numbers.high is not None:
+            first, last = math.ceil(numbers.low / step), math.floor(numbers.high / step)
+            if last - first < _MOST_LISTED:
+                values = (step * index for index in range(first, last + 1))
+                return alt(self.one(value, pointed=numbers.pointed) for value in values if value in numbers)
+        if numbers.off:
+            raise UnenforceableError(
+                "multiples of one number but not of another cannot be told", "multipleOf"
+            )
+        return None
 
     def spellings(self, value: Fraction) -> Regex:
         """Every plain spelling of one number, zeros at the end of a fraction included."""

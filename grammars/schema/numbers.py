@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from grammars.schema.errors import UnenforceableError
-from grammars.schema.steps import lcm_step
+from grammars.schema.steps import lcm_step, multiples_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class Numbers:
         whole: True for integers only, False for all others only, None for both.
         step: every number is a multiple of it; None: no such rule.
         without: single numbers that are outside.
+        off: no number is a multiple of one of these, whose multiples can be told by their digits.
         pointed: integers may be written with a point, as in 5.0, whatever the options say.
     """
 
@@ -30,6 +31,7 @@ class Numbers:
     whole: bool | None = None
     step: Fraction | None = None
     without: frozenset[Fraction] = frozenset()
+    off: frozenset[Fraction] = frozenset()
     pointed: bool = False
 
     def __contains__(self, value: Fraction) -> bool:
@@ -39,6 +41,7 @@ class Numbers:
             or (self.whole is not None and (value.denominator == 1) != self.whole)
             or (self.step is not None and (value / self.step).denominator != 1)
             or value in self.without
+            or any((value / step).denominator == 1 for step in self.off)
         )
 
     def meet(self, other: Numbers) -> Numbers | None:
@@ -56,6 +59,7 @@ class Numbers:
             other.whole if self.whole is None else self.whole,
             lcm_step(steps) if steps else None,
             self.without | other.without,
+            self.off | other.off,
             self.pointed or other.pointed,
         )
         return None if both._is_empty() else both._settled()
@@ -64,11 +68,14 @@ class Numbers:
         """Sets that together hold every other number.
 
         Raises:
-            UnenforceableError: for `step`, of which there is no complement.
+            UnenforceableError: for a `step` whose multiples cannot be told by their digits.
         """
-        if self.step is not None:
-            raise UnenforceableError("multipleOf cannot be negated", "multipleOf")
         rest = [Numbers(low=value, high=value) for value in sorted(self.without)]
+        rest += [Numbers(step=step) for step in sorted(self.off)]
+        if self.step is not None:
+            if multiples_text(self.step, sums=True) is None:
+                raise UnenforceableError("multipleOf cannot be negated", "multipleOf")
+            rest.append(Numbers(off=frozenset({self.step})))
         if self.low is not None:
             rest.append(Numbers(high=self.low, high_open=not self.low_open))
         if self.high is not None:

@@ -30,12 +30,15 @@ def _thirds() -> Regex:
 _THIRDS = _thirds()
 
 
-def multiples_text(step: Fraction) -> Regex | None:
+def multiples_text(step: Fraction, *, sums: bool) -> Regex | None:
     """Every plain numeral without sign of a multiple of `step`; None if its digits do not tell.
 
     Leading zeros are not ruled out here.
+
+    Args:
+        sums: look at the sum of an integer's digits, too, though the engine has multiples of integers.
     """
-    if step.denominator != 1 and step.numerator % 3 == 0:
+    if (sums or step.denominator != 1) and step.numerator % 3 == 0:
         # Wherever the point is: 3 divides the same powers of ten times a number.
         multiples = _by_last_digits(step / 3)
         return None if multiples is None else intersect((multiples, _THIRDS))

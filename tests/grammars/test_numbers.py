@@ -41,6 +41,9 @@ def _sets() -> st.SearchStrategy[Numbers]:
         high_open=st.booleans(),
         whole=st.sampled_from([None, True, False]),
         without=st.frozensets(_decimals(), max_size=2),
+        off=st.frozensets(
+            st.sampled_from([Fraction(2), Fraction(3), Fraction(1, 2), Fraction(15)]), max_size=1
+        ),
     )
 
 
@@ -99,10 +102,15 @@ def test_a_number_can_be_completed_to_a_multiple(step: str, prefix: str) -> None
 
 @pytest.mark.parametrize(
     "schema",
-    [{"multipleOf": 0.7}, {"multipleOf": 1.1, "minimum": 0}, {"multipleOf": 7, "minimum": 2**63}],
+    [
+        {"multipleOf": 0.7},
+        {"multipleOf": 1.1, "minimum": 0},
+        {"multipleOf": 7, "minimum": 2**63},
+        {"type": "integer", "multipleOf": 7, "not": {"multipleOf": 2}},
+    ],
 )
 def test_multiples_that_cannot_be_told_are_refused(schema: dict[str, float]) -> None:
-    with pytest.raises(GrammarError, match=r"can be told|do not tell") as refusal:
+    with pytest.raises(GrammarError, match=r"can be told|do not tell|cannot be told") as refusal:
         lower(Constraint.json_schema({"type": "number", **schema}))
     assert (refusal.value.keyword, refusal.value.pointer) == ("multipleOf", "/multipleOf")
 
@@ -218,3 +226,31 @@ def _as_read(numbers: Numbers) -> dict[str, Any]:
     bounds = {"low": numbers.low, "high": numbers.high}
     read: dict[str, Any] = {key: None if at is None else Fraction(float(at)) for key, at in bounds.items()}
     return {**read, "without": frozenset(Fraction(float(value)) for value in numbers.without)}
+
+
+def test_few_multiples_are_listed_one_by_one(vocabulary: Vocabulary) -> None:
+    schema = {"type": "number", "multipleOf": 0.7, "minimum": -1, "exclusiveMaximum": 2.1}
+    grammar = LlgGrammar(vocabulary, lower(Constraint.json_schema(schema)))
+    taken = [
+        text for text in ("-1.4", "-0.7", "0", "0.7", "1.4", "1.5", "2.1") if reads(grammar, vocabulary, text)
+    ]
+    assert taken == ["-0.7", "0", "0.7", "1.4"]
+
+
+@pytest.mark.parametrize("begun", ["", "[", "[-", "[0,", "[0,7,1", "[14,7,-", "[-7,-1"])
+def test_distinct_multiples_end_whole(begun: str, vocabulary: Vocabulary) -> None:
+    schema = {
+        "type": "array",
+        "items": {"type": "integer", "multipleOf": 7},
+        "uniqueItems": True,
+        "minItems": 3,
+    }
+    grammar = LlgGrammar(vocabulary, lower(Constraint.json_schema(schema)))
+    matcher = grammar.matcher()
+    for char in begun:
+        assert matcher.accept(vocabulary.token_bytes.index(char.encode()))
+    close = matcher.shortest_close()
+    assert close is not None
+    value = json.loads(begun + b"".join(vocabulary.token_bytes[token] for token in close).decode())
+    assert len(set(value)) == len(value) == 3
+    assert all(item % 7 == 0 for item in value)

@@ -14,7 +14,7 @@ from grammars.llg import LlgGrammar
 from grammars.lower import lower
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
-from tests.grammars.driver import accepts
+from tests.grammars.driver import accepts, reads
 
 WORDS = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
 ANY = {"type": "array", "maxItems": 3}
@@ -59,3 +59,24 @@ def test_branches_with_distinct_items_may_overlap(schema: dict[str, Any], vocabu
 def test_what_is_left_out_of_a_branch_is_not_taken_for_its_outside(schema: dict[str, Any]) -> None:
     with pytest.raises(GrammarError, match="uniqueItems cannot be negated"):
         lower(Constraint.json_schema(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [{"multipleOf": 5}, {"multipleOf": 3}]},
+        {"oneOf": [{"multipleOf": 5}, {"multipleOf": 2, "maximum": 20}]},
+        {"not": {"multipleOf": 0.5}},
+        {"multipleOf": 2, "not": {"multipleOf": 4}},
+        {"if": {"multipleOf": 6}, "then": {"maximum": 10}, "else": {"minimum": 20}},
+        {"not": {"not": {"multipleOf": 15}}},
+    ],
+)
+def test_multiples_of_one_number_but_not_of_another(schema: dict[str, Any], vocabulary: Vocabulary) -> None:
+    schema = {"type": "number", **schema}
+    grammar = LlgGrammar(vocabulary, lower(Constraint.json_schema(schema)))
+    validator = jsonschema.Draft202012Validator(schema)
+    for value in [*range(-31, 64), *(quarter / 4 for quarter in range(-41, 41) if quarter % 4)]:
+        assert reads(grammar, vocabulary, json.dumps(value)) == validator.is_valid(value), value
+    # It is read as 5.
+    assert not reads(grammar, vocabulary, "5.0000000000000000001")
