@@ -30,53 +30,56 @@ def assemble(
         released: keys of sequences that will never sample again.
     """
     rows = list(plan.rows.values())
-    counts = np.array([row.stop - row.start for row in rows], np.int64)
-    query_starts = np.concatenate(([0], np.cumsum(counts)))
+    token_ids: list[int] = []
+    starts: list[int] = []
+    """Of each row's tokens in `token_ids`, and the end of the last."""
+    pending: list[tuple[int, int]] = []
+    samples: list[SampleRow] = []
+    sampled_at: list[int] = []
+    measured: list[tuple[int, int, int]] = []
+    embedded: list[int] = []
+    for row in rows:
+        sequence, first = row.sequence, len(token_ids)
+        starts.append(first)
+        token_ids += sequence.tokens[row.start : row.stop]
+        if row.stop > sequence.known:  # only the last can be on the device
+            pending.append((len(token_ids), previous[sequence.id]))
+            token_ids.append(0)
+        if row.samples:
+            sampled_at.append(len(token_ids) - 1)
+            samples.append(_sample_row(row, eos_ids))
+        if (targets := sequence.request.targets) is not None:
+            measured += [
+                (first + targets.positions[target] - row.start, targets.token_ids[target], targets.top)
+                for target in sequence.unmeasured(row.start, row.stop)
+            ]
+        if row.embeds:
+            embedded.append(len(token_ids) - 1)
+    starts.append(len(token_ids))
     page_table = _page_table([row.sequence for row in rows])
-    row_of_token = np.repeat(np.arange(len(rows)), counts)
-    starts = np.array([row.start for row in rows], np.int64)
-    positions = np.arange(query_starts[-1]) - query_starts[row_of_token] + starts[row_of_token]
+    query_starts = np.array(starts, np.int32)
+    context_lens = np.array([row.stop for row in rows], np.int32)
+    row_of_token = np.repeat(np.arange(len(rows)), query_starts[1:] - query_starts[:-1])
+    # A row's tokens are consecutive, and the last one is the last that it sees.
+    positions = np.arange(len(token_ids)) + (context_lens - query_starts[1:])[row_of_token]
     pages = page_table[row_of_token, positions // page_size].astype(np.int64)
-    token_ids = np.fromiter(
-        (token for row in rows for token in _known_ids(row)), np.int64, count=int(query_starts[-1])
-    )
-    pending = [
-        (int(last) - 1, previous[row.sequence.id])
-        for row, last in zip(rows, query_starts[1:], strict=True)
-        if row.stop > row.sequence.known
-    ]
-    sampling = [(int(last) - 1, row) for row, last in zip(rows, query_starts[1:], strict=True) if row.samples]
-    wanted = [
-        (int(first) + targets.positions[target] - row.start, targets.token_ids[target], targets.top)
-        for row, first in zip(rows, query_starts[:-1], strict=True)
-        if (targets := row.sequence.request.targets) is not None
-        for target in row.sequence.unmeasured(row.start, row.stop)
-    ]
-    embedded = [int(last) - 1 for row, last in zip(rows, query_starts[1:], strict=True) if row.embeds]
-    samples = [_sample_row(row, eos_ids) for _, row in sampling]
     return Batch(
-        token_ids=token_ids,
+        token_ids=np.array(token_ids, np.int64),
         pending_at=np.array([at for at, _ in pending], np.int64),
         pending_from=np.array([index for _, index in pending], np.int64),
         positions=positions,
-        query_starts=query_starts.astype(np.int32),
-        context_lens=np.array([row.stop for row in rows], np.int32),
+        query_starts=query_starts,
+        context_lens=context_lens,
         page_table=page_table,
         kv_slots=pages * page_size + positions % page_size,
-        logit_rows=np.array([at for at, *_ in (*sampling, *wanted)], np.int64),
+        logit_rows=np.array([*sampled_at, *(at for at, *_ in measured)], np.int64),
         samples=samples,
-        prompt_next=np.array([token_id for _, token_id, _ in wanted], np.int64),
-        prompt_top=[top for *_, top in wanted],
+        prompt_next=np.array([token_id for _, token_id, _ in measured], np.int64),
+        prompt_top=[top for *_, top in measured],
         embed_rows=np.array(embedded, np.int64),
         masks=Future[Masks | None]() if any(row.has_grammar for row in samples) else None,
         released=released,
     )
-
-
-def _known_ids(row: Row) -> list[int]:
-    """The row's token ids, 0 for a pending one (only the last can be)."""
-    ids = row.sequence.tokens[row.start : row.stop]
-    return ids if len(ids) == row.stop - row.start else [*ids, 0]
 
 
 def _page_table(sequences: list[Sequence]) -> Int32:
