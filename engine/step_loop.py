@@ -16,7 +16,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +33,7 @@ from engine.scheduler import Plan, Row, Scheduler
 from engine.stats import Stats
 from engine.stream import TokenLogprob, Update
 from engine.watchdog import Watchdog
+from engine.worker import Worker
 
 _log = logging.getLogger("radish.engine")
 
@@ -95,8 +95,8 @@ class StepLoop:
         self._finish = finish
         self._abandon = abandon
         self._released: list[int] = []
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="radish-forward")
-        self._masker = ThreadPoolExecutor(1, thread_name_prefix="radish-masks")
+        self._worker = Worker("radish-forward")
+        self._masker = Worker("radish-masks")
         self._work = asyncio.Event()
         self._watchdog = Watchdog(config.step_timeout, self._describe)
         self._last_step_s = min(_LAST_STEP_S, config.step_timeout)
@@ -108,6 +108,8 @@ class StepLoop:
     def start(self) -> None:
         """Begin to run steps, on the running event loop."""
         self._watchdog.start()
+        self._worker.start()
+        self._masker.start()
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._measure_lag())]
 
     async def stop(self) -> None:
@@ -115,13 +117,10 @@ class StepLoop:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if not self._stopped:
+        if self._tasks and not self._stopped:
             self._stopped = True
-            # In their order: what comes after the step in flight is done when that is.
-            ends = [executor.submit(_nothing) for executor in (self._worker, self._masker)]
-            for executor in (self._worker, self._masker):
-                executor.shutdown(wait=False)
-            _, hanging = await asyncio.wait(map(asyncio.wrap_future, ends), timeout=self._last_step_s)
+            ends = (self._worker.stop(), self._masker.stop())
+            _, hanging = await asyncio.wait(ends, timeout=self._last_step_s)
             self.hangs = bool(hanging)
         self._watchdog.stop()
 
@@ -202,7 +201,7 @@ class StepLoop:
             ],
             launched=time.monotonic(),
             cached_tokens=self._stats.prefix_hits - hits,
-            output=asyncio.get_running_loop().run_in_executor(self._worker, self._runner.run, batch),
+            output=self._worker.call(self._runner.run, batch),
         )
 
     def _pays_to_read_first(self) -> bool:
@@ -263,19 +262,21 @@ class StepLoop:
 
     def _read(self, step: _Step, output: StepOutput, failed: set[int]) -> None:
         """Take what a step says of known text, and end the sequences of which nothing else is wanted."""
-        computed = [row for row in step.plan.rows.values() if row.sequence.id not in failed]
         measured = iter(output.prompt_logprobs)
         for row, target in step.measuring:
             if row.sequence.id not in failed:
                 row.sequence.request.measured(target, next(measured))
         embeddings = iter(output.embeddings)
-        for row in computed:
-            sequence, update = row.sequence, Update(index=row.sequence.index, finish_reason="stop")
+        for row in step.plan.rows.values():
+            sequence = row.sequence
+            if sequence.id in failed or not sequence.completes(row.stop):
+                continue
+            update = Update(index=sequence.index, finish_reason="stop")
             if row.embeds:
                 sequence.request.embedding = next(embeddings)
                 if not np.isfinite(sequence.request.embedding).all():
                     update.finish_reason, update.error = "error", "the model gave no usable numbers"
-            if sequence.completes(row.stop) and sequence.finish_reason is None:
+            if sequence.finish_reason is None:
                 self._stats.record_prompt(sequence)
                 self._finish(sequence, update)
 
@@ -310,8 +311,7 @@ class StepLoop:
             # Quicker than to wake a thread, and to be woken by it.
             filled = fill_masks(rows, self._mask_words)
         else:
-            loop = asyncio.get_running_loop()
-            filled = await loop.run_in_executor(self._masker, fill_masks, rows, self._mask_words)
+            filled = await self._masker.call(fill_masks, rows, self._mask_words)
         for index, message in filled.errors.items():
             sequence = rows[index].sequence
             if sequence.finish_reason is None:
@@ -334,7 +334,3 @@ class StepLoop:
             due = loop.time() + _LAG_PERIOD_S
             await asyncio.sleep(_LAG_PERIOD_S)
             self._stats.loop_lag.observe(max(0.0, loop.time() - due))
-
-
-def _nothing() -> None:
-    """What an executor does last."""
