@@ -121,25 +121,32 @@ class Generation:
         Raises:
             ApiError: a choice failed, or the client or the server ended it.
         """
-        stream = _read(self._requests[0], 0) if len(self._requests) == 1 else self._merged()
+        stream = self._requests[0].stream if len(self._requests) == 1 else self._merged()
         async for updates in stream:
             for update in updates:
-                if update.finish_reason == "error":
-                    raise server_error(f"The generation failed: {update.error}.")
-                if update.finish_reason == "timeout":
-                    raise timed_out(f"The request was ended: {update.error}.")
-                if update.finish_reason == "abort" and self._is_cancelled:
-                    raise cancelled()
-                if update.finish_reason == "abort":
-                    raise unavailable("The server ended the request to shut down.", retry_after_s=1)
+                if update.finish_reason is not None:
+                    self._check(update)
             yield updates
+
+    def _check(self, ended: Update) -> None:
+        """Raise what says that a choice ended before its time."""
+        if ended.finish_reason == "error":
+            raise server_error(f"The generation failed: {ended.error}.")
+        if ended.finish_reason == "timeout":
+            raise timed_out(f"The request was ended: {ended.error}.")
+        if ended.finish_reason == "abort" and self._is_cancelled:
+            raise cancelled()
+        if ended.finish_reason == "abort":
+            raise unavailable("The server ended the request to shut down.", retry_after_s=1)
 
     async def _merged(self) -> AsyncGenerator[list[Update], None]:
         # One place in the queue: what is not taken yet waits, merged, in each request's own stream.
         queue: asyncio.Queue[list[Update] | None] = asyncio.Queue(1)
 
         async def pump(request: Request, offset: int) -> None:
-            async for updates in _read(request, offset):
+            async for updates in request.stream:
+                for update in updates:
+                    update.index += offset
                 await queue.put(updates)
             await queue.put(None)
 
@@ -159,10 +166,3 @@ class Generation:
             for task in pumps:
                 task.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-
-
-async def _read(request: Request, offset: int) -> AsyncGenerator[list[Update], None]:
-    async for updates in request.stream:
-        for update in updates:
-            update.index += offset
-        yield updates

@@ -13,32 +13,29 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
+import msgspec
 import regex
 
 from engine.stream import FinishReason, Update
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(msgspec.Struct, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+class Reasoning(msgspec.Struct, frozen=True):
     """What a model that thinks wrote between `<think>` and `</think>`."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallStart:
+class CallStart(msgspec.Struct, frozen=True):
     index: int
     id: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallArguments:
+class CallArguments(msgspec.Struct, frozen=True):
     index: int
     text: str
 

@@ -59,7 +59,8 @@ class UpdateStream:
     def __init__(self, choices: int) -> None:
         self._unfinished = choices
         self._buffered: dict[int, Update] = {}
-        self._ready = asyncio.Event()
+        self._awaited: asyncio.Future[None] | None = None
+        """Done when the consumer need no longer wait; None while it does not."""
 
     def put(self, update: Update) -> None:
         """Add an update; never blocks. To be called on the event loop's thread."""
@@ -70,12 +71,14 @@ class UpdateStream:
             self._buffered[update.index] = update
         else:
             earlier.merge(update)
-        self._ready.set()
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(None)
 
     async def __aiter__(self) -> AsyncIterator[list[Update]]:
         while self._buffered or self._unfinished:
-            await self._ready.wait()
-            self._ready.clear()
+            if not self._buffered:
+                self._awaited = asyncio.get_running_loop().create_future()
+                await self._awaited
+                self._awaited = None
             taken, self._buffered = self._buffered, {}
-            if taken:
-                yield [taken[index] for index in sorted(taken)]
+            yield [taken[index] for index in sorted(taken)]
