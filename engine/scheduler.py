@@ -19,6 +19,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+import msgspec
+
 from engine.admission import OutputReserve
 from engine.pace import Allowance, Pace
 from engine.page_pool import PagePool
@@ -39,9 +41,8 @@ _LOOKED_UP = 1 << 15
 """Tokens of waiting prompts that are looked up in vain each time: of those that cannot start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Tokens [start, stop) of one sequence, run in one step."""
+class Row(msgspec.Struct, frozen=True, eq=False):
+    """Tokens [start, stop) of one sequence, run in one step. Made by the thousand a second."""
 
     sequence: Sequence
     start: int
@@ -131,10 +132,12 @@ class Scheduler:
     def plan(self) -> Plan | None:
         """The next step, or None if there is nothing to run; lengths and pages are already updated."""
         plan = Plan(self._max_batch_tokens, self._pace.unlimited())
-        ordered = sorted(self.running.values(), key=lambda sequence: sequence.order)
-        several = [sequence for sequence in ordered if sequence.unscheduled > 1]
+        single: list[Sequence] = []
+        several: list[Sequence] = []
+        for sequence in sorted(self.running.values(), key=lambda sequence: sequence.order):
+            (several if sequence.unscheduled > 1 else single).append(sequence)
         prompts = [sequence for sequence in several if not sequence.is_dictated]
-        self._schedule_all([sequence for sequence in ordered if sequence.unscheduled <= 1], plan)
+        self._schedule_all(single, plan)
         if plan.decodes:
             self._pace_prompts(plan)
         self._schedule_dictated([sequence for sequence in several if sequence.is_dictated], plan)
@@ -157,6 +160,8 @@ class Scheduler:
 
     def _is_long_next(self) -> bool:
         """Whether the sequence whose turn it is would take more than half of a step."""
+        if not len(self.waiting):
+            return False
         sequence = next(self.waiting.turns(self._tenants()), None)
         if sequence is None or sequence.length <= self._short:
             return False
@@ -309,6 +314,8 @@ class Scheduler:
         Args:
             longest: admit only what has that many tokens to run at most; None: whatever comes.
         """
+        if not len(self.waiting):
+            return
         passed_over = long = looked_up = 0
         for sequence in self.waiting.turns(self._tenants()):
             if plan.budget <= 0 or len(self.running) >= self._max_running or passed_over >= self._max_running:
