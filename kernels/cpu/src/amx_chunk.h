@@ -8,10 +8,11 @@
 
 #if RADISH_AMX
 
-#include <algorithm>
 #include <cstring>
+#include <initializer_list>
 
 #include "chunk.h"
+#include "shared.h"
 #include "state.h"
 #include "vec.h"
 
@@ -34,12 +35,12 @@ class AmxChunk : public Chunk<MulBF16, kAmxRows> {
   // Adds a chunk to the softmax of all queries.
   void run(const Sight& sight, const Source& source, int chunk, const State& state) {
     const int start = chunk * kChunk;
-    const int low = std::max(sight.low - start, 0), high = std::min(sight.high - start, kChunk);
+    const int low = max(sight.low - start, 0), high = min(sight.high - start, kChunk);
     const int first = low / kLanes, last = (high + kLanes - 1) / kLanes;
     for (int b = first; b < last; ++b) locate(source, b, start + b * kLanes, sight.high);
     zero_edges(low, high);
     for (int i = 0; i < sight.count; i += kAmxRows) {
-      const int rows = std::min(kAmxRows, sight.count - i);
+      const int rows = min(kAmxRows, sight.count - i);
       score(sight, start, i, rows, first, last);
       with_rows<kAmxRows>(rows, [&]<int MR>() {
         const Scales<MR> scales = soften<MR>(i, even(first), even(last + kPack - 1), state);
@@ -63,7 +64,7 @@ class AmxChunk : public Chunk<MulBF16, kAmxRows> {
   void zero_edges(int low, int high) {
     uint16_t* edge = edges_;
     for (const int b : {low / kLanes, (high - 1) / kLanes}) {
-      const int from = std::max(low - b * kLanes, 0), to = std::min(high - b * kLanes, kLanes);
+      const int from = max(low - b * kLanes, 0), to = min(high - b * kLanes, kLanes);
       if ((from == 0 && to == kLanes) || values_[b] == edges_) continue;
       const int64_t pair = dim_ * 2;
       std::memcpy(edge, values_[b], kLanes * dim_ * sizeof(uint16_t));
@@ -80,7 +81,7 @@ class AmxChunk : public Chunk<MulBF16, kAmxRows> {
   void score(const Sight& sight, int start, int query, int rows, int first, int last) {
     const uint16_t* queries = queries_ + query * dim_;
     for (int b = first; b < last; b += 2) {
-      const int blocks[2] = {b, std::min(b + 1, last - 1)};
+      const int blocks[2] = {b, min(b + 1, last - 1)};
       const uint16_t* keys[2] = {keys_[blocks[0]], keys_[blocks[1]]};
       for (int j = 0; j < 2; ++j) {
         const AheadOf<1> ahead = upcoming_.keys<1>(query == 0, blocks[j], {keys[j]});
@@ -116,7 +117,7 @@ class AmxChunk : public Chunk<MulBF16, kAmxRows> {
   template <int MR>
   void weigh(int query, int first, int last, const Scales<MR>& scales, const State& state) {
     for (int64_t d = 0; d < dim_; d += kColumns * kLanes) {
-      const int columns = static_cast<int>(std::min<int64_t>(kColumns, (dim_ - d) / kLanes));
+      const int columns = static_cast<int>(min<int64_t>(kColumns, (dim_ - d) / kLanes));
       with_rows<kColumns>(columns, [&]<int NB>() { multiply<NB>(query == 0, d, first, last); });
       for (int m = 0; m < MR; ++m) {
         float* values = state.values + (query + m) * dim_ + d;

@@ -1,6 +1,7 @@
 // How threads share out the attention of a step. No way changes what a query computes.
 #include "amx_chunk.h"
 #include "attention.h"
+#include "barrier.h"
 #include "operations.h"
 #include "rows.h"
 
@@ -12,21 +13,21 @@ namespace {
 template <class Chunk>
 void attend_items(const Context& c, const Op& op, int thread) {
   Attention<Chunk> attention(c, op, thread);
-  const std::vector<AttendItem>& items = c.attention.items;
-  const int64_t count = static_cast<int64_t>(items.size());
+  const AttendItem* items = c.attention.items;
+  const int64_t count = c.attention.count;
   // An item is claimed while the one before it runs, so that its first keys can be fetched. Items are done
   // in order, so whoever waits for earlier ones waits for threads that do not.
-  const auto claim = [&] { return c.progress->claimed.fetch_add(1, std::memory_order_relaxed); };
+  const auto claim = [&] { return c.progress->claimed.add(1); };
   for (int64_t i = claim(), next = claim(); i < count; i = next, next = claim()) {
     attention.open(items[i]);
-    wait_until([&] { return c.progress->done.load(std::memory_order_acquire) >= items[i].after; });
+    wait_until([&] { return c.progress->done.load() >= items[i].after; });
     attention.begin();
     for (int chunk = attention.first_chunk(); chunk < attention.end_chunk(); ++chunk) {
       attention.foresee(chunk + 1, next < count ? &items[next] : nullptr);
       attention.add_chunk(chunk);
     }
     attention.end();
-    c.progress->done.fetch_add(1, std::memory_order_release);
+    c.progress->done.add(1);
   }
 }
 
@@ -34,19 +35,19 @@ void attend_items(const Context& c, const Op& op, int thread) {
 template <class Chunk>
 void attend_chunks(const Context& c, const Op& op, int thread) {
   Attention<Chunk> attention(c, op, thread);
-  const std::vector<AttendItem>& items = c.attention.items;
-  const int64_t count = static_cast<int64_t>(items.size()), chunks = c.attention.split_chunks;
+  const AttendItem* items = c.attention.items;
+  const int64_t count = c.attention.count, chunks = c.attention.split_chunks;
   const int64_t floats = State::floats(kQueries, c.geometry.head_dim);
   const auto state = [&](int64_t item, int64_t chunk) {
     return State::at(reinterpret_cast<float*>(c.states.data()) + (item * chunks + chunk) * floats, kQueries);
   };
-  for (int64_t i; (i = c.progress->claimed.fetch_add(1, std::memory_order_relaxed)) < count * chunks;) {
+  for (int64_t i; (i = c.progress->claimed.add(1)) < count * chunks;) {
     attention.open(items[i / chunks]);
     const int chunk = static_cast<int>(i % chunks);
     if (chunk < attention.first_chunk() || chunk >= attention.end_chunk()) continue;
     attention.run_chunk(chunk, state(i / chunks, chunk));
   }
-  c.pool.barrier();
+  c.barrier.wait();
   for (int64_t i = thread; i < count; i += c.threads) {
     attention.open(items[i]);
     attention.begin();

@@ -1,13 +1,13 @@
 // Causal attention over pages: the queries of one item, chunk by chunk.
 #pragma once
 
-#include <algorithm>
 #include <limits>
 
 #include "chunk.h"
 #include "chunk_q8.h"
 #include "context.h"
 #include "rows.h"
+#include "shared.h"
 #include "state.h"
 
 namespace radish {
@@ -28,8 +28,8 @@ class Attention {
     return Chunk::scratch_bytes(dim) + State::floats(kQueries, dim) * sizeof(float) + 64;
   }
 
-  int first_chunk() const { return std::max(sight_.low / kChunk, item_.begin); }
-  int end_chunk() const { return std::min((sight_.high + kChunk - 1) / kChunk, item_.end); }
+  int first_chunk() const { return max(sight_.low / kChunk, item_.begin); }
+  int end_chunk() const { return min((sight_.high + kChunk - 1) / kChunk, item_.end); }
 
   void open(const AttendItem& item) {
     item_ = item;
@@ -38,7 +38,7 @@ class Attention {
     sight_ = {};
     sight_.count = item.last - item.first;
     sight_.low = std::numeric_limits<int>::max();
-    const int32_t* row = c_.attention.order.data() + item.rows_begin;
+    const int32_t* row = c_.attention.order + item.rows_begin;
     source_ = {step.page_table + static_cast<int64_t>(*row) * step.table_width, op_.layer, item.kv_head};
     int at = item.first;
     for (int i = 0; i < sight_.count; ++i, ++at) {
@@ -50,9 +50,9 @@ class Attention {
       const int token = at / group, head = item.kv_head * group + at % group;
       const int high = step.context_lens[*row] - length + token + 1;
       sight_.highs[i] = high;
-      sight_.lows[i] = op_.window > 0 ? std::max(0, high - op_.window) : 0;
-      sight_.low = std::min(sight_.low, sight_.lows[i]);
-      sight_.high = std::max(sight_.high, high);
+      sight_.lows[i] = op_.window > 0 ? max(0, high - op_.window) : 0;
+      sight_.low = min(sight_.low, sight_.lows[i]);
+      sight_.high = max(sight_.high, high);
       tokens_[i] = step.query_starts[*row] + token;
       heads_[i] = head;
       chunk_.load_query(i, c_.row<char>(op_.src, tokens_[i]), head);
@@ -62,17 +62,17 @@ class Attention {
   // Says that a later chunk of the item, or else the first one of another item, comes next.
   void foresee(int chunk, const AttendItem* other) {
     if (chunk < end_chunk()) {
-      chunk_.foresee(source_, chunk * kChunk, std::min((chunk + 1) * kChunk, sight_.high));
+      chunk_.foresee(source_, chunk * kChunk, min((chunk + 1) * kChunk, sight_.high));
     } else if (other == nullptr) {
       chunk_.foresee(source_, 0, 0);
     } else {
       const Step& step = c_.step;
       const int32_t row = c_.attention.order[other->rows_begin];
       const int length = step.context_lens[row];
-      const int seen = op_.window > 0 ? std::max(0, length - op_.window) : 0;
-      const int begin = std::max(other->begin, seen / kChunk) * kChunk;
+      const int seen = op_.window > 0 ? max(0, length - op_.window) : 0;
+      const int begin = max(other->begin, seen / kChunk) * kChunk;
       chunk_.foresee({step.page_table + static_cast<int64_t>(row) * step.table_width, op_.layer, other->kv_head},
-                     begin, std::min(begin + kChunk, length));
+                     begin, min(begin + kChunk, length));
     }
   }
 

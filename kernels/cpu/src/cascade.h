@@ -12,43 +12,34 @@
 #include <vector>
 
 #include "abi.h"
+#include "attend_items.h"
 #include "state.h"
 
 namespace radish {
 
-// Queries [first, last) of some rows and a KV head, counted row by row, then token by token and, within a
-// token, head by head of the group; and chunks [begin, end) of their keys.
-struct AttendItem {
-  int32_t rows_begin, rows_end;  // in AttentionPlan::order
-  int32_t kv_head;
-  int32_t first, last;
-  int32_t begin, end;
-  int32_t after;  // items that must be done before
-  bool leaves;    // its state is for later items
-};
-
 class AttentionPlan {
  public:
-  std::vector<int32_t> order;     // rows, those that share pages side by side
-  std::vector<AttendItem> items;  // longest first within what may run at the same time
-  int64_t split_chunks = 0;       // chunks of the longest row when items are split along keys, else 0
-
   void plan(const Step& step, const Geometry& geometry, int threads) {
     step_ = &step;
     geometry_ = &geometry;
     threads_ = threads;
-    order.resize(step.rows);
-    for (int32_t row = 0; row < step.rows; ++row) order[row] = row;
+    order_.resize(step.rows);
+    for (int32_t row = 0; row < step.rows; ++row) order_[row] = row;
     private_.assign(step.rows, 0);
-    items.clear();
+    items_.clear();
     add_rows();
-    const int64_t count = static_cast<int64_t>(items.size()), chunks = longest();
-    split_chunks = threads > 1 && chunks > 1 && count < 4 * threads ? chunks : 0;
-    if (split_chunks == 0 && step.rows > 1) share();
+    const int64_t count = static_cast<int64_t>(items_.size()), chunks = longest();
+    split_chunks_ = threads > 1 && chunks > 1 && count < 4 * threads ? chunks : 0;
+    if (split_chunks_ == 0 && step.rows > 1) share();
+  }
+
+  // Until the next `plan`.
+  AttendItems items() const {
+    return {order_.data(), items_.data(), static_cast<int64_t>(items_.size()), split_chunks_};
   }
 
  private:
-  // Keys that rows order[rows_begin, rows_end) have in common, behind `above` other such nodes.
+  // Keys that rows order_[rows_begin, rows_end) have in common, behind `above` other such nodes.
   struct Node {
     int32_t rows_begin, rows_end, begin, end, above;
   };
@@ -74,11 +65,11 @@ class AttentionPlan {
   // What each row reads alone: from private_[row] on. Later queries see more keys: they go first.
   void add_rows() {
     const int group = geometry_->heads / geometry_->kv_heads;
-    const int32_t after = static_cast<int32_t>(items.size());
+    const int32_t after = static_cast<int32_t>(items_.size());
     for (int32_t at = 0; at < step_->rows; ++at) {
-      for (int last = length(order[at]) * group; last > 0; last -= kQueries) {
+      for (int last = length(order_[at]) * group; last > 0; last -= kQueries) {
         for (int head = 0; head < geometry_->kv_heads; ++head) {
-          items.push_back({at, at + 1, head, std::max(0, last - kQueries), last, private_[order[at]],
+          items_.push_back({at, at + 1, head, std::max(0, last - kQueries), last, private_[order_[at]],
                            std::numeric_limits<int32_t>::max(), after, false});
         }
       }
@@ -87,22 +78,25 @@ class AttentionPlan {
 
   // Sorts the rows and replaces the items by those of the tree.
   void share() {
-    std::sort(order.begin(), order.end(), [this](int32_t a, int32_t b) {
+    std::sort(order_.begin(), order_.end(), [this](int32_t a, int32_t b) {
       const auto [at, other] = std::mismatch(pages(a), pages(a) + page_count(a), pages(b), pages(b) + page_count(b));
       const bool a_ends = at == pages(a) + page_count(a), b_ends = other == pages(b) + page_count(b);
       if (a_ends || b_ends) return a_ends == b_ends ? a < b : a_ends;
       return *at < *other;
     });
-    common_.assign(order.size(), 0);
-    for (size_t i = 0; i + 1 < order.size(); ++i) common_[i] = common(order[i], order[i + 1]);
+    common_.assign(order_.size(), 0);
+    for (size_t i = 0; i + 1 < order_.size(); ++i) common_[i] = common(order_[i], order_[i + 1]);
     nodes_.clear();
-    split(0, static_cast<int32_t>(order.size()), 0, 0);
-    std::stable_sort(nodes_.begin(), nodes_.end(), [](const Node& a, const Node& b) { return a.above < b.above; });
-    items.clear();
-    int32_t after = 0;
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      if (i > 0 && nodes_[i].above > nodes_[i - 1].above) after = static_cast<int32_t>(items.size());
-      add_node(nodes_[i], after);
+    split(0, static_cast<int32_t>(order_.size()), 0, 0);
+    items_.clear();
+    size_t added = 0;
+    for (int32_t above = 0; added < nodes_.size(); ++above) {
+      const int32_t after = static_cast<int32_t>(items_.size());
+      for (const Node& node : nodes_) {
+        if (node.above != above) continue;
+        add_node(node, after);
+        ++added;
+      }
     }
     add_rows();
   }
@@ -120,7 +114,7 @@ class AttentionPlan {
     const int32_t least = *std::min_element(common_.begin() + begin, common_.begin() + end - 1);
     if (least > depth) {
       nodes_.push_back({begin, end, depth, least, above++});
-      for (int32_t i = begin; i < end; ++i) private_[order[i]] = least;
+      for (int32_t i = begin; i < end; ++i) private_[order_[i]] = least;
     }
     for (int32_t from = begin, i = begin; i < end; ++i) {
       if (i + 1 < end && common_[i] > least) continue;
@@ -133,14 +127,14 @@ class AttentionPlan {
   void add_node(const Node& node, int32_t after) {
     const int group = geometry_->heads / geometry_->kv_heads, heads = geometry_->kv_heads;
     int queries = 0;
-    for (int32_t i = node.rows_begin; i < node.rows_end; ++i) queries += length(order[i]) * group;
+    for (int32_t i = node.rows_begin; i < node.rows_end; ++i) queries += length(order_[i]) * group;
     int pieces = (queries + kQueries - 1) / kQueries;
     const int most = (queries + kHeadRows - 1) / kHeadRows;
     while (heads * pieces % threads_ != 0 && heads * pieces < 4 * threads_ && pieces < most) ++pieces;
     for (int i = 0; i < pieces; ++i) {
       const int first = static_cast<int64_t>(queries) * i / pieces, last = static_cast<int64_t>(queries) * (i + 1) / pieces;
       for (int head = 0; head < heads; ++head) {
-        items.push_back({node.rows_begin, node.rows_end, head, first, last, node.begin, node.end, after, true});
+        items_.push_back({node.rows_begin, node.rows_end, head, first, last, node.begin, node.end, after, true});
       }
     }
   }
@@ -148,8 +142,11 @@ class AttentionPlan {
   const Step* step_ = nullptr;
   const Geometry* geometry_ = nullptr;
   int threads_ = 1;
+  std::vector<int32_t> order_;
+  std::vector<AttendItem> items_;
+  int64_t split_chunks_ = 0;
   std::vector<int32_t> private_;  // by row: chunks that are read with others
-  std::vector<int32_t> common_;   // chunks that order[i] and order[i + 1] have in common
+  std::vector<int32_t> common_;   // chunks that order_[i] and order_[i + 1] have in common
   std::vector<Node> nodes_;
 };
 

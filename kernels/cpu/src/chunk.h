@@ -1,12 +1,12 @@
 // The partial softmax of some queries over one chunk of keys, for pages of floats.
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 
 #include "abi.h"
 #include "pages.h"
 #include "rows.h"
+#include "shared.h"
 #include "state.h"
 #include "vec.h"
 
@@ -48,7 +48,7 @@ class Upcoming {
     known_ = pages.block == kLanes && begin < end;
     const int page_size = static_cast<int>(pages.page_size);
     for (int b = 0; known_ && b < kChunk / kLanes; ++b) {
-      const int token = std::min(begin / kChunk * kChunk + b * kLanes, end - 1);
+      const int token = min(begin / kChunk * kChunk + b * kLanes, end - 1);
       const int64_t page = source.table[token / page_size];
       const int block = token % page_size / kLanes * kLanes;
       keys_[b] = reinterpret_cast<const char*>(pages.keys(source.layer, page, source.kv_head) + block * pages.head_dim);
@@ -156,12 +156,12 @@ class Chunk {
   // Adds a chunk to the softmax of all queries. A few of them at a time, so that scores stay in registers and L1.
   void run(const Sight& sight, const Source& source, int chunk, const State& state) {
     const int start = chunk * kChunk;
-    const int low = std::max(sight.low - start, 0), high = std::min(sight.high - start, kChunk);
+    const int low = max(sight.low - start, 0), high = min(sight.high - start, kChunk);
     const int first = low / kLanes, last = (high + kLanes - 1) / kLanes;
     for (int b = first; b < last; ++b) locate(source, b, start + b * kLanes, sight.high);
     cut(low, high);
     for (int i = 0; i < sight.count; i += kRows) {
-      with_rows<kRows>(std::min(kRows, sight.count - i), [&]<int MR>() {
+      with_rows<kRows>(min(kRows, sight.count - i), [&]<int MR>() {
         score<MR>(sight, start, i, first, last);
         const Scales<MR> scales = soften<MR>(i, even(first), even(last + kPack - 1), state);
         weigh<MR>(i, scales, state);
@@ -238,7 +238,7 @@ class Chunk {
     for (int m = 0; m < MR; ++m) {
       const float* scores = scores_ + m * kChunk;
       T* probs = probs_ + m * kChunk;
-      const F base = splat(std::max(most[m], kLeast));
+      const F base = splat(max(most[m], kLeast));
       F total = zero();
       for (int b = first; b < last; b += kPack) {
         T* p = probs + b * kLanes;
@@ -270,7 +270,7 @@ class Chunk {
       edge += dim_ * kPack;
     };
     for (int b = low / kLanes; b * kLanes < high; ++b) {
-      int from = std::max(low, b * kLanes), to = std::min(high, (b + 1) * kLanes);
+      int from = max(low, b * kLanes), to = min(high, (b + 1) * kLanes);
       if (from % kPack != 0) {
         add_pair(b, from / kPack, false, true);
         ++from;

@@ -5,7 +5,6 @@
 // are and their probabilities are 0. (Quantised queries and keys: Zhang et al., SageAttention, 2024.)
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -13,6 +12,7 @@
 #include "chunk.h"
 #include "half.h"
 #include "pages.h"
+#include "shared.h"
 #include "state.h"
 #include "vec.h"
 
@@ -53,7 +53,7 @@ class ChunkQ8 {
 
   void run(const Sight& sight, const Source& source, int chunk, const State& state) {
     const int start = chunk * kChunk;
-    const int low = std::max(sight.low - start, 0), high = std::min(sight.high - start, kChunk);
+    const int low = max(sight.low - start, 0), high = min(sight.high - start, kChunk);
     const int first = low / kLanes, last = (high + kLanes - 1) / kLanes;
     for (int b = first; b < last; ++b) {
       locate(source, b, start + b * kLanes, sight.high);
@@ -61,7 +61,7 @@ class ChunkQ8 {
       store(scales, keep(load(scales), low - b * kLanes, high - b * kLanes, 0.0f));
     }
     for (int i = 0; i < sight.count; i += kHeadRows) {
-      with_rows<kHeadRows>(std::min(kHeadRows, sight.count - i), [&]<int MR>() {
+      with_rows<kHeadRows>(min(kHeadRows, sight.count - i), [&]<int MR>() {
         score<MR>(sight, start, i, first, last);
         const Scales<MR> scales = soften<MR>(i, first, last, state);
         weigh<MR>(i, first, last, scales, state);
@@ -162,7 +162,7 @@ class ChunkQ8 {
     scales.raise(state.most + query, most);
     for (int m = 0; m < MR; ++m) {
       float* scores = scores_ + m * kChunk;
-      const F base = splat(std::max(most[m], kLeast));
+      const F base = splat(max(most[m], kLeast));
       F total = zero();
       for (int b = first; b < last; ++b) {
         const F p = exp2_rough(load(scores + b * kLanes) - base);
@@ -174,7 +174,7 @@ class ChunkQ8 {
     find_largest<MR>(scores_, first, last, heaviest);
     for (int m = 0; m < MR; ++m) {
       // The least float keeps the inverse a number when all values are zero.
-      const float step = std::max(heaviest[m] / MulWeights::kMost, std::numeric_limits<float>::min());
+      const float step = max(heaviest[m] / MulWeights::kMost, std::numeric_limits<float>::min());
       const F inverse = splat(1.0f / step);
       for (int b = first; b < last; ++b) {
         const int at = m * kChunk + b * kLanes;

@@ -1,24 +1,23 @@
 // What an operation sees of the running step.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <vector>
 
 #include "abi.h"
-#include "cascade.h"
+#include "attend_items.h"
+#include "barrier.h"
 #include "likeliest.h"
 #include "memory.h"
-#include "pool.h"
+#include "shared.h"
 #include "state.h"
 
 namespace radish {
 
 // Working memory of one thread.
 struct Scratch {
-  std::vector<float> norm;  // one row
-  Memory panel;             // of weights, unpacked
-  Memory attention;         // Attention carves it up
+  Memory norm;       // one row of float32
+  Memory panel;      // of weights, unpacked
+  Memory attention;  // Attention carves it up
 };
 
 struct Buffer {
@@ -28,19 +27,19 @@ struct Buffer {
 
 // How far the threads are with the items of one attention.
 struct Progress {
-  std::atomic<int64_t> claimed{0}, done{0};
+  Shared<int64_t> claimed{0}, done{0};
 };
 
 struct Context {
   const Geometry& geometry;
   const Step& step;
-  std::vector<Buffer>& buffers;
-  std::vector<Scratch>& scratches;
-  const AttentionPlan& attention;
+  Buffer* buffers;
+  Scratch* scratches;  // of each thread
+  const AttendItems& attention;
   const Memory& states;  // partial softmaxes of items that are split along keys
   const State& carried;  // states of [tokens][heads] between items
   Progress* progress;    // of the running attention
-  Pool& pool;
+  Barrier& barrier;
   int threads;
   Likeliest* likeliest;  // [samples] of the logits this thread has seen
 
@@ -49,7 +48,7 @@ struct Context {
 
   template <class T>
   T* row(int buffer, int64_t i) const {
-    Buffer& b = buffers[buffer];
+    const Buffer& b = buffers[buffer];
     return reinterpret_cast<T*>(b.memory.data() + i * b.row_bytes);
   }
 };

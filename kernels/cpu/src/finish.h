@@ -1,4 +1,4 @@
-// What follows a matrix product in registers.
+// What follows a matrix product.
 #pragma once
 
 #include "abi.h"
@@ -9,20 +9,21 @@
 
 namespace radish {
 
-// Finishes a tile of rows [row, row + MR) and columns [column, column + 16 NB).
-template <int MR, int NB>
-[[gnu::always_inline]] inline void finish(const Context& c, const Op& op, const F (&acc)[MR][NB], int64_t row,
-                                          int64_t column) {
-  for (int m = 0; m < MR; ++m) {
+// Finishes `rows` rows from `row` on of 16 NB columns from `column` on. One function for all tiles of products: it
+// would be most of each.
+template <int NB>
+[[gnu::noinline]] void finish_rows(const Context& c, const Op& op, const F (*sums)[NB], int rows, int64_t row,
+                                   int64_t column) {
+  for (int m = 0; m < rows; ++m) {
     F y[NB];
     for (int j = 0; j < NB; ++j) {
-      y[j] = op.bias == nullptr ? acc[m][j] : acc[m][j] + load(op.bias + column + j * kLanes);
+      y[j] = op.bias == nullptr ? sums[m][j] : sums[m][j] + load(op.bias + column + j * kLanes);
     }
     if (op.epilogue == kGated) {
       char* out = c.row<char>(op.dst, row + m);
       for (int j = 0; j < NB; j += 2) store_as(op.dst_format, out, (column + j * kLanes) / 2, silu(y[j]) * y[j + 1]);
     } else if (op.epilogue == kLogits) {
-      const uint8_t want = c.step.wanted == nullptr ? kOnlyLogits : c.step.wanted[row + m];
+      const uint8_t want = c.step.wanted == nullptr ? uint8_t{kOnlyLogits} : c.step.wanted[row + m];
       if (want != kOnlyLogits) c.likeliest[row + m].see(y, column, op.columns);
       if (want == kOnlyLikeliest) continue;
       float* out = c.step.logits + (row + m) * op.columns;
@@ -41,6 +42,19 @@ template <int MR, int NB>
       }
     }
   }
+}
+
+// Finishes a tile of rows [row, row + MR) and columns [column, column + 16 NB).
+template <int MR, int NB>
+[[gnu::always_inline]] inline void finish(const Context& c, const Op& op, const F (&acc)[MR][NB], int64_t row,
+                                          int64_t column) {
+  F sums[MR][NB];  // in memory, while what products add to stays in registers
+#pragma GCC unroll 16
+  for (int m = 0; m < MR; ++m) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NB; ++j) sums[m][j] = acc[m][j];
+  }
+  finish_rows<NB>(c, op, sums, MR, row, column);
 }
 
 }  // namespace radish

@@ -4,7 +4,6 @@
 // become a step of their own, in which runs of neighbouring tokens are rows.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -36,10 +35,15 @@ class KeptStep {
 
  private:
   void find_tokens(const Step& whole) {
-    tokens_.assign(whole.logit_rows, whole.logit_rows + whole.samples);
-    tokens_.insert(tokens_.end(), whole.embed_rows, whole.embed_rows + whole.embeds);
-    std::sort(tokens_.begin(), tokens_.end());
-    tokens_.erase(std::unique(tokens_.begin(), tokens_.end()), tokens_.end());
+    places_.assign(whole.tokens, -1);
+    for (int64_t i = 0; i < whole.samples; ++i) places_[whole.logit_rows[i]] = 0;
+    for (int64_t i = 0; i < whole.embeds; ++i) places_[whole.embed_rows[i]] = 0;
+    tokens_.clear();
+    for (int64_t token = 0; token < whole.tokens; ++token) {
+      if (places_[token] < 0) continue;
+      places_[token] = static_cast<int64_t>(tokens_.size());
+      tokens_.push_back(token);
+    }
   }
 
   void cut_rows(const Step& whole) {
@@ -67,13 +71,12 @@ class KeptStep {
   // Where tokens of the whole step are in this one.
   const int64_t* place(const int64_t* tokens, int64_t count, std::vector<int64_t>& places) const {
     places.resize(count);
-    for (int64_t i = 0; i < count; ++i) {
-      places[i] = std::lower_bound(tokens_.begin(), tokens_.end(), tokens[i]) - tokens_.begin();
-    }
+    for (int64_t i = 0; i < count; ++i) places[i] = places_[tokens[i]];
     return places.data();
   }
 
   std::vector<int64_t> tokens_, logit_rows_, embed_rows_;
+  std::vector<int64_t> places_;  // of the whole step: where a token is in this one; -1: it does not count
   std::vector<int32_t> query_starts_, context_lens_, page_table_;
 };
 

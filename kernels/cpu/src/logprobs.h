@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -11,6 +10,7 @@
 
 #include "abi.h"
 #include "pool.h"
+#include "shared.h"
 #include "vec.h"
 
 namespace radish {
@@ -82,11 +82,11 @@ class RowLogprobs {
 
 // Whether there was memory enough; else some results are not written.
 inline bool logprobs(Pool& pool, const LogprobJob& job) {
-  std::atomic<int64_t> claimed{0};
-  std::atomic<bool> has_memory{true};
+  Shared<int64_t> claimed{0};
+  Shared<bool> has_memory{true};
   pool.run([&](int) {
     try {
-      for (int64_t i; (i = claimed.fetch_add(1, std::memory_order_relaxed)) < job.rows;) {
+      for (int64_t i; (i = claimed.add(1)) < job.rows;) {
         const float* logits = job.logits + i * job.vocab;
         RowLogprobs row(logits, job.vocab);
         const float normalizer = row.normalizer();
@@ -96,10 +96,10 @@ inline bool logprobs(Pool& pool, const LogprobJob& job) {
         for (int64_t j = 0; j < job.count; ++j) job.of_top[i * job.count + j] = logits[top[j]] - normalizer;
       }
     } catch (const std::bad_alloc&) {  // must not leave a thread of the pool
-      has_memory = false;
+      has_memory.store(false);
     }
   });
-  return has_memory;
+  return has_memory.load();
 }
 
 }  // namespace radish

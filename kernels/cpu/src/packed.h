@@ -1,4 +1,4 @@
-// How linear weights lie in memory, and the copy that brings them there.
+// How linear weights lie in memory.
 //
 // The N outputs are cut into panels of 32 (two vectors). Within a panel, step s holds the `pack` input
 // elements that one dot product takes, for each of the 32 outputs:
@@ -13,15 +13,11 @@
 // instruction set. N is padded to 32 and K to 64.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <vector>
+#include <cstdint>
 
 #include "abi.h"
 #include "blocks.h"
 #include "half.h"
-#include "pool.h"
 #include "vec.h"
 
 namespace radish {
@@ -93,76 +89,6 @@ inline int64_t panel_bytes(int32_t format, int64_t k) {
   if (format == kQ8) return k / kBlock * Q8Weights::kBytes;
   if (format == kQ4) return k / kBlock * Q4Weights::kBytes;
   return k * kPanel * (format == kF32 ? 4 : 2);
-}
-
-inline Block quantize_block(const float* x) {
-  Block block{};
-  float largest = 0.0f;
-  for (int i = 0; i < kBlock; ++i) largest = std::max(largest, std::fabs(x[i]));
-  block.scale = to_f16(largest / 127.0f);
-  const float scale = from_f16(block.scale), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-  for (int i = 0; i < kBlock; ++i) {
-    block.codes[i] = static_cast<int8_t>(std::lrint(std::min(127.0f, std::max(-127.0f, x[i] * inverse))));
-  }
-  return block;
-}
-
-// One row of codes: blocks of the source as they are where it has the target's kind, else made here.
-// `x` [k] is the row as float32.
-inline void pack_blocks(const PackJob& job, const char* row, const float* x, char* panel, int64_t lane) {
-  const bool exact = job.source_format >= kSourceQ8_0;
-  for (int64_t b = 0; b < job.k / kBlock; ++b) {
-    const bool within = exact && b < job.columns / kBlock;
-    if (job.target_format == kQ4) {
-      if (!within) continue;  // zeros
-      const Block block = read_block(job.source_format, row, b);
-      char* target = panel + b * Q4Weights::kBytes;
-      for (int i = 0; i < kBlock; ++i) Q4Weights::put(target, lane, i, block.codes[i]);
-      std::memcpy(target + Q4Weights::kScales + lane * 2, &block.scale, 2);
-      std::memcpy(target + Q4Weights::kLeast + lane * 2, &block.least, 2);
-    } else {
-      const bool same = within && job.source_format == kSourceQ8_0;
-      const Block block = same ? read_block(job.source_format, row, b) : quantize_block(x + b * kBlock);
-      char* target = panel + b * Q8Weights::kBytes;
-      for (int i = 0; i < kBlock; ++i) Q8Weights::put(target, lane, i, block.codes[i]);
-      std::memcpy(target + Q8Weights::kScales + lane * 2, &block.scale, 2);
-    }
-  }
-}
-
-template <class T, int64_t kPack>
-inline void pack_row(const float* x, int64_t k, char* panel, int64_t lane) {
-  T* target = reinterpret_cast<T*>(panel) + lane * kPack;
-  for (int64_t i = 0; i < k; ++i) {
-    T* place = target + i / kPack * kPanel * kPack + i % kPack;
-    if constexpr (kPack == 1) {
-      *place = x[i];
-    } else {
-      *place = to_bf16(x[i]);
-    }
-  }
-}
-
-// Source rows are shared out in blocks of 32, so threads hardly meet in a cache line.
-inline void pack(Pool& pool, const PackJob& job) {
-  pool.run([&](int thread) {
-    const Range range = share(job.rows, thread, pool.threads(), kPanel);
-    std::vector<float> x(job.k);
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      const char* row = static_cast<const char*>(job.source) + i * source_row_bytes(job.source_format, job.columns);
-      const int64_t place = job.offset + i / job.block * job.stride + i % job.block;
-      char* panel = static_cast<char*>(job.target) + place / kPanel * panel_bytes(job.target_format, job.k);
-      const int64_t lane = place % kPanel;
-      read_row(job.source_format, row, job.columns, x.data());
-      if (job.target_format == kF32) {
-        pack_row<float, 1>(x.data(), job.k, panel, lane);
-      } else if (job.target_format == kBF16) {
-        pack_row<uint16_t, 2>(x.data(), job.k, panel, lane);
-      } else {
-        pack_blocks(job, row, x.data(), panel, lane);
-      }
-    }
-  });
 }
 
 // Row `row` of a packed weight as float32 [k]: embeddings lie as linear weights do, and those that are

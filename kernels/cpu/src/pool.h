@@ -1,51 +1,29 @@
-// Threads that run one step together: parked between steps, spinning inside one.
+// Threads that run one step together: parked between steps, spinning inside one (barrier.h).
 //
-// A step has a few hundred barriers a few microseconds apart, so inside it threads spin (and yield
-// when the wait grows, in case another process has the core). Between steps they sleep on a futex: an
-// idle server uses no processor time. An own pool rather than OpenMP keeps the library free of a second
-// OpenMP runtime beside the one torch brings.
+// Between steps they sleep: an idle server uses no processor time. An own pool rather than OpenMP keeps the
+// library free of a second OpenMP runtime beside the one torch brings.
 #pragma once
 
-#include <sched.h>
+#include <pthread.h>
 
-#include <atomic>
-#include <cstdint>
-#include <thread>
+#include <new>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "barrier.h"
 
 namespace radish {
 
-inline void relax() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
-
-// Spins until something is true, and yields when that takes long: another process may have the core.
-template <class Condition>
-inline void wait_until(Condition condition) {
-  for (int spins = 0; !condition(); ++spins) {
-    if (spins < 2000) {
-      relax();
-    } else {
-      sched_yield();
-    }
-  }
-}
-
 class Pool {
  public:
-  // Throws std::system_error when the system gives no more threads.
-  explicit Pool(int threads) : threads_(threads) {
-    try {
-      for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
-    } catch (...) {
+  // Throws std::bad_alloc when the system gives no more threads.
+  explicit Pool(int threads) : barrier_(threads), workers_(threads > 1 ? threads - 1 : 0) {
+    for (Worker& worker : workers_) {
+      worker.pool = this;
+      worker.index = ++started_;
+      if (pthread_create(&worker.thread, nullptr, &Pool::work, &worker) == 0) continue;
+      --started_;
       stop();
-      throw;
+      throw std::bad_alloc();
     }
   }
 
@@ -54,7 +32,8 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  int threads() const { return threads_; }
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  Barrier& barrier() { return barrier_; }
 
   // Calls task(thread) on every thread, the caller being thread 0, and returns when all are done.
   template <class Task>
@@ -63,61 +42,55 @@ class Pool {
     context_ = &task;
     wake();
     task(0);
-    barrier();
-  }
-
-  // Every thread of a run must arrive before any leaves.
-  void barrier() {
-    const uint32_t generation = generation_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
-      arrived_.store(0, std::memory_order_relaxed);
-      generation_.store(generation + 1, std::memory_order_release);
-      return;
-    }
-    wait_until([&] { return generation_.load(std::memory_order_acquire) != generation; });
+    barrier_.wait();
   }
 
  private:
+  struct Worker {
+    Pool* pool;
+    int index;
+    pthread_t thread;
+  };
+
   void stop() {
     stopping_ = true;
     wake();
-    for (auto& worker : workers_) worker.join();
+    for (int i = 0; i < started_; ++i) pthread_join(workers_[i].thread, nullptr);
   }
 
   void wake() {
-    epoch_.fetch_add(1, std::memory_order_release);
-    epoch_.notify_all();
+    pthread_mutex_lock(&mutex_);
+    ++epoch_;
+    pthread_mutex_unlock(&mutex_);
+    pthread_cond_broadcast(&woken_);
   }
 
-  void work(int thread) {
-    for (uint32_t seen = 0;;) {
-      epoch_.wait(seen, std::memory_order_acquire);
-      ++seen;  // the caller waits for everyone, so no epoch is missed
-      if (stopping_) return;
-      task_(context_, thread);
-      barrier();
+  void sleep(uint32_t seen) {
+    pthread_mutex_lock(&mutex_);
+    while (epoch_ == seen) pthread_cond_wait(&woken_, &mutex_);
+    pthread_mutex_unlock(&mutex_);
+  }
+
+  static void* work(void* argument) {
+    const Worker& worker = *static_cast<Worker*>(argument);
+    Pool& pool = *worker.pool;
+    for (uint32_t seen = 0;; ++seen) {  // the caller waits for everyone, so no epoch is missed
+      pool.sleep(seen);
+      if (pool.stopping_) return nullptr;
+      pool.task_(pool.context_, worker.index);
+      pool.barrier_.wait();
     }
   }
 
-  const int threads_;
-  std::vector<std::thread> workers_;
+  Barrier barrier_;
+  std::vector<Worker> workers_;
+  int started_ = 0;
   void (*task_)(void*, int) = nullptr;
   void* context_ = nullptr;
   bool stopping_ = false;
-  alignas(64) std::atomic<uint32_t> epoch_{0};
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<uint32_t> generation_{0};
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t woken_ = PTHREAD_COND_INITIALIZER;
+  uint32_t epoch_ = 0;  // behind the mutex
 };
-
-// The part of [0, count) that is thread's, in whole units of `unit`.
-struct Range {
-  int64_t begin, end;
-};
-
-inline Range share(int64_t count, int thread, int threads, int64_t unit = 1) {
-  const int64_t units = (count + unit - 1) / unit;
-  const int64_t begin = units * thread / threads * unit, end = units * (thread + 1) / threads * unit;
-  return {begin < count ? begin : count, end < count ? end : count};
-}
 
 }  // namespace radish

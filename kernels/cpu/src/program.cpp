@@ -5,11 +5,13 @@
 #include <new>
 
 #include "abi.h"
+#include "cascade.h"
 #include "context.h"
 #include "kept.h"
 #include "logprobs.h"
 #include "memory.h"
 #include "operations.h"
+#include "pack.h"
 #include "packed.h"
 #include "pool.h"
 #include "rows.h"
@@ -53,7 +55,7 @@ class Program {
                                   [&]<Format f>() { panel = std::max(panel, linear_scratch_bytes<f>(op)); });
     }
     for (Scratch& scratch : scratches_) {
-      scratch.norm.resize(widest);
+      scratch.norm.reserve(widest * sizeof(float));
       scratch.panel.reserve(panel);
       scratch.attention.reserve(attention);
     }
@@ -65,22 +67,24 @@ class Program {
     attention_.plan(step, geometry_, pool_.threads());
     const bool fewer = kept_.choose(step);
     if (fewer) kept_attention_.plan(kept_.step, geometry_, pool_.threads());
+    const AttendItems items = attention_.items(), kept_items = kept_attention_.items();
     const State carried = reserve_states(step);
     for (std::vector<Likeliest>& seen : likeliest_) seen.assign(step.samples, {});
     for (Progress& progress : progress_) {
-      progress.claimed.store(0, std::memory_order_relaxed);
-      progress.done.store(0, std::memory_order_relaxed);
+      progress.claimed.store(0);
+      progress.done.store(0);
     }
     pool_.run([&](int thread) {
-      Context whole{geometry_, step,    buffers_, scratches_, attention_, states_,
-                    carried,   nullptr, pool_,    pool_.threads(), likeliest_[thread].data()};
-      Context kept{geometry_, kept_.step, buffers_, scratches_, kept_attention_, states_,
-                   carried,   nullptr,    pool_,    pool_.threads(), likeliest_[thread].data()};
+      const auto context_of = [&](const Step& part, const AttendItems& items) {
+        return Context{geometry_, part,    buffers_.data(),   scratches_.data(), items, states_,
+                       carried,   nullptr, pool_.barrier(), pool_.threads(),   likeliest_[thread].data()};
+      };
+      Context whole = context_of(step, items), kept = context_of(kept_.step, kept_items);
       for (size_t i = 0; i < ops_.size(); ++i) {
         Context& context = fewer && i >= keeps_ ? kept : whole;
         context.progress = &progress_[i];
         execute(context, ops_[i], thread);
-        if (i + 1 < ops_.size()) pool_.barrier();
+        if (i + 1 < ops_.size()) pool_.barrier().wait();
       }
     });
     if (step.wanted != nullptr) join_likeliest(step);
@@ -90,7 +94,7 @@ class Program {
  private:
   void execute(const Context& c, const Op& op, int thread) const {
     switch (op.kind) {
-      case kKeep: return keep_rows(c, op, kept_.tokens(), thread);
+      case kKeep: return keep_rows(c, op, kept_.tokens().data(), static_cast<int64_t>(kept_.tokens().size()), thread);
       case kEmbed: return embed(c, op, thread);
       case kNorm: return norm(c, op, thread);
       case kQuantize: return quantize(c, op, thread);
@@ -134,7 +138,7 @@ class Program {
   State reserve_states(const Step& step) {
     int64_t queries = int64_t{step.tokens} * geometry_.heads;
     for (const AttentionPlan* plan : {&attention_, &kept_attention_}) {
-      queries = std::max(queries, static_cast<int64_t>(plan->items.size()) * plan->split_chunks * kQueries);
+      queries = std::max(queries, plan->items().count * plan->items().split_chunks * kQueries);
     }
     states_.reserve(State::floats(queries, geometry_.head_dim) * sizeof(float));
     return State::at(reinterpret_cast<float*>(states_.data()), queries);

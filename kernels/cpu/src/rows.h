@@ -1,15 +1,13 @@
 // Operations on single rows of activations: embedding, norm, quantisation, rotary with KV write.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "abi.h"
 #include "context.h"
 #include "packed.h"
 #include "pages.h"
+#include "shared.h"
 #include "vec.h"
 
 namespace radish {
@@ -91,13 +89,13 @@ inline float inverse_rms(const float* x, int64_t padded, int64_t columns, float 
     const F v = load(x + i);
     squares = fma(v, v, squares);
   }
-  return 1.0f / std::sqrt(sum(squares) / static_cast<float>(columns) + eps);
+  return 1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(columns) + eps);
 }
 
 inline void norm(const Context& c, const Op& op, int thread) {
   const Range range = share(c.rows(op), thread, c.threads);
   const float* gain = static_cast<const float*>(op.weight);
-  float* scratch = c.scratch(thread).norm.data();
+  float* scratch = reinterpret_cast<float*>(c.scratch(thread).norm.data());
   for (int64_t i = range.begin; i < range.end; ++i) {
     const float* x = c.row<float>(op.src, op.gather ? c.step.logit_rows[i] : i);
     char* out = c.row<char>(op.dst, i);
@@ -118,7 +116,7 @@ inline void norm(const Context& c, const Op& op, int thread) {
 inline void hidden(const Context& c, const Op& op, int thread) {
   const Range range = share(c.step.embeds, thread, c.threads);
   const float* gain = static_cast<const float*>(op.weight);
-  float* scratch = c.scratch(thread).norm.data();
+  float* scratch = reinterpret_cast<float*>(c.scratch(thread).norm.data());
   for (int64_t i = range.begin; i < range.end; ++i) {
     const float* x = c.row<float>(op.src, c.step.embed_rows[i]);
     const F scale = splat(inverse_rms(x, op.n, op.columns, op.eps));
@@ -135,9 +133,9 @@ inline void quantize(const Context& c, const Op& op, int thread) {
 }
 
 // Brings rows of the whole step together.
-inline void keep_rows(const Context& c, const Op& op, const std::vector<int64_t>& tokens, int thread) {
-  const Range range = share(tokens.size(), thread, c.threads);
-  const int64_t bytes = std::min(c.buffers[op.src].row_bytes, c.buffers[op.dst].row_bytes);
+inline void keep_rows(const Context& c, const Op& op, const int64_t* tokens, int64_t count, int thread) {
+  const Range range = share(count, thread, c.threads);
+  const int64_t bytes = min(c.buffers[op.src].row_bytes, c.buffers[op.dst].row_bytes);
   for (int64_t i = range.begin; i < range.end; ++i) {
     std::memcpy(c.row<char>(op.dst, i), c.row<char>(op.src, tokens[i]), bytes);
   }

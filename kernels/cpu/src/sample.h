@@ -7,7 +7,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "pool.h"
+#include "shared.h"
 #include "vec.h"
 
 namespace radish {
@@ -278,15 +278,15 @@ inline bool names_tokens(const SampleJob& job) {
 
 // Whether there was memory enough; else some of `chosen` are not written.
 inline bool sample(Pool& pool, const SampleJob& job) {
-  std::atomic<int64_t> claimed{0};
-  std::atomic<bool> has_memory{true};
+  Shared<int64_t> claimed{0};
+  Shared<bool> has_memory{true};
   const auto work = [&](int) {
     try {
-      for (int64_t i; (i = claimed.fetch_add(1, std::memory_order_relaxed)) < job.rows;) {
+      for (int64_t i; (i = claimed.add(1)) < job.rows;) {
         job.chosen[i] = Choice(job, i).choose();
       }
     } catch (const std::bad_alloc&) {  // must not leave a thread of the pool
-      has_memory = false;
+      has_memory.store(false);
     }
   };
   if (job.rows * job.vocab <= kInline) {
@@ -294,7 +294,7 @@ inline bool sample(Pool& pool, const SampleJob& job) {
   } else {
     pool.run(work);
   }
-  return has_memory;
+  return has_memory.load();
 }
 
 }  // namespace radish

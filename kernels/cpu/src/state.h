@@ -7,7 +7,6 @@
 // Milakov and Gimelshein 2018; splitting along keys: Dao et al., Flash-Decoding, 2023.)
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -55,7 +54,7 @@ struct State {
   }
 
   void clear(int count, int64_t dim) const {
-    std::fill(most, most + count, kNever);
+    for (int i = 0; i < count; ++i) most[i] = kNever;
     std::memset(total, 0, count * kLanes * sizeof(float));
     std::memset(values, 0, count * dim * sizeof(float));
   }
