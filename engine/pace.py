@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from statistics import median
 
 from engine.token_price import Chunk, TokenPrice
 
 _FEWEST = 4
-"""Tokens: prompts go on whatever steps take. Fewer cost nearly as much, for a step reads the whole context."""
+"""Tokens: prompts go on whatever steps take. Fewer cost nearly as much, as a step reads the whole context."""
 _GROWTH = 2
-"""From one chunk to the next: where a price is wrong, one step shows it."""
+"""From one step to the next: where a price is wrong, one step shows it."""
 _FRESH = 24
 """Steps after which one is spent on decoding alone if none was, to know how long that takes now."""
 _RECENT = 3
-"""How many of those are remembered. The least counts: others may have been held up by something else."""
+"""How many of those are remembered. Their median counts: one may have been held up by something else."""
 _LEAST_ADDED = 0.05
 """Share of it that a chunk adds, for all that can be told: steps are not that even."""
 _COMPARABLE = 2
@@ -44,7 +45,7 @@ class Pace:
         self._most = most
         self._price = TokenPrice()
         self._last = _FEWEST
-        """Tokens of the last paced chunk."""
+        """Tokens of paced prompts in the last step that had any."""
         self._decode_s = deque[float](maxlen=_RECENT)
         """Steps that only decoded."""
         self._steps = 0
@@ -64,11 +65,11 @@ class Pace:
             self._steps = 0
             return None
         self._steps += 1
-        return Allowance(self, self._added_s)
+        return Allowance(self, self._added_s, min(self._most, _GROWTH * max(_FEWEST, self._last)))
 
     def unlimited(self) -> Allowance:
         """For a step that nobody waits for."""
-        return Allowance(self, math.inf)
+        return Allowance(self, math.inf, self._most)
 
     def cost_s(self, chunk: Chunk) -> float:
         """What a chunk adds to a step."""
@@ -78,12 +79,13 @@ class Pace:
         """How many tokens behind `context` should take `seconds`; where that is not known, few."""
         if math.isinf(seconds):
             return self._most
-        most = min(self._most, _GROWTH * max(_FEWEST, self._last))
-        return int(min(most, self._price.fitting(context, seconds))) if self._price.is_known else _FEWEST
+        if not self._price.is_known:
+            return _FEWEST
+        return int(min(self._most, self._price.fitting(context, seconds)))
 
-    def plan(self, chunk: Chunk) -> None:
-        """A step will run that chunk of a paced prompt."""
-        self._last = chunk.tokens
+    def plan(self, tokens: int) -> None:
+        """The next step runs so many tokens of paced prompts."""
+        self._last = tokens
 
     def leave(self) -> bool:
         """Other prompts fill the next step; returns whether it is left to them."""
@@ -102,12 +104,15 @@ class Pace:
             self._decode_s.append(seconds)
             self._steps = 0
         elif self._decode_s and (not self._price.is_known or self._is_comparable(chunks)):
-            decode_s = min(self._decode_s)
+            decode_s = median(self._decode_s)
             self._price.learn(chunks, max(seconds - decode_s, _LEAST_ADDED * decode_s))
+            if self._price.is_doubted:
+                # Or decoding takes less than it did.
+                self._steps = _FRESH
 
     @property
     def _added_s(self) -> float:
-        return max(0.0, self._aim - 1) * min(self._decode_s) if self._decode_s else 0.0
+        return max(0.0, self._aim - 1) * median(self._decode_s) if self._decode_s else 0.0
 
     def _is_comparable(self, chunks: Sequence[Chunk]) -> bool:
         tokens = sum(chunk.tokens for chunk in chunks)
@@ -116,39 +121,40 @@ class Pace:
 
 
 class Allowance:
-    """The seconds that paced prompts may add to one step."""
+    """The seconds that paced prompts may add to one step, and the tokens they may run in it at most."""
 
-    def __init__(self, pace: Pace, seconds: float) -> None:
+    def __init__(self, pace: Pace, seconds: float, most: int) -> None:
         self._pace = pace
         self._seconds = seconds
+        self._most = most
         self._others_s = 0.0
         """What other prompts add."""
         self._spent_s = 0.0
-        self._begun = False
-        """Whether a paced prompt had its part."""
+        self._tokens = 0
+        """Those of paced prompts."""
         self._leaves: bool | None = None
         """Whether the step is left to other prompts, once they fill it."""
 
     def tokens(self, context: int) -> int:
         """How many tokens a paced prompt may run behind `context`."""
         least_s = self._seconds / 2
-        if not self._begun and self._others_s > least_s:
+        if not self._tokens and self._others_s > least_s:
             if self._leaves is None:
                 self._leaves = self._pace.leave()
             if self._leaves:
                 return 0
         left_s = max(self._seconds - self._others_s, least_s, _SHARE * self._others_s) - self._spent_s
-        fitting = self._pace.fitting(context, max(0.0, left_s))
-        if not self._begun:
+        fitting = min(self._most - self._tokens, self._pace.fitting(context, max(0.0, left_s)))
+        if not self._tokens:
             return max(_FEWEST, fitting)
         return fitting if fitting >= _FEWEST else 0
 
     def spend(self, chunk: Chunk, *, paced: bool) -> None:
         """A prompt runs a chunk in the step."""
         if paced:
-            self._begun = True
+            self._tokens += chunk.tokens
             self._spent_s += self._pace.cost_s(chunk)
-            self._pace.plan(chunk)
+            self._pace.plan(self._tokens)
             if self._leaves is None:
                 self._pace.take()
         else:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 _KEPT = 63 / 64
 """Weight of a step against the one after it."""
 _TOO_DEAR = 4.0
-_TIMES = 2
+_TIMES = 3
 """So many steps, one after another, that should have taken so many times as long: a step that was held up by
-something else is forgotten at once, while any that shows too low a price counts at once."""
+something else is soon forgotten, while any that shows too low a price counts at once."""
 _DOUBLING = 4096.0
 """Tokens of context that double the price, as far as that is not measured..."""
 _SPREAD = 512.0
@@ -51,6 +51,11 @@ class TokenPrice:
     @property
     def is_known(self) -> bool:
         return self._weight > 0
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether the last step showed too high a price for the first time."""
+        return self._too_dear == 1
 
     def cost_s(self, tokens: float, attended: float) -> float:
         return tokens * self._own_s + attended * self._context_s

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -65,6 +66,7 @@ class Traffic:
         self._url = url
         self._model = model
         self._workload = Workload(prompts="distinct", prompt_words=60, seed="overload")
+        self._chance = random.Random("overload")
 
     def client(self) -> Client:
         return Client(self._url, api_key=None, timeout_s=600)
@@ -86,15 +88,21 @@ class Traffic:
             phase.failures[str(error.status or error)] += 1
             await asyncio.sleep(_PAUSE_S)
 
-    async def closed(self, clients: int, phase: Phase, seconds: float) -> None:
-        """That many clients, each with one request after another."""
+    async def closed(
+        self, clients: int, phase: Phase, seconds: float, lengths: Sequence[int] = (MAX_TOKENS,)
+    ) -> None:
+        """That many clients, each with one request after another.
+
+        Args:
+            lengths: of their answers, drawn from these.
+        """
         phase.begin = time.perf_counter() + _WARM_UP_S
         phase.end = phase.begin + seconds
 
         async def one() -> None:
             with closing(self.client()) as client:
                 while time.perf_counter() < phase.end:
-                    await self.ask(client, phase)
+                    await self.ask(client, phase, max_tokens=self._chance.choice(lengths))
 
         await asyncio.gather(*(one() for _ in range(clients)))
 

@@ -73,7 +73,7 @@ def test_a_jump_to_another_context_is_foreseen() -> None:
     for context in (0, 7000, 100, 3000):
         chunk = Chunk(fitting(pace, context), context)
         assert added(chunk) <= 1.25 * 0.008
-    pace.plan(Chunk(60, 0))
+    pace.plan(60)
     assert added(Chunk(fitting(pace), 0)) == pytest.approx(0.008, rel=0.25)
 
 
@@ -82,7 +82,7 @@ def test_a_fast_machine_is_not_held_back() -> None:
     decode(pace, 0.005)
     chunks = flood(pace, 100, 0.005, machine(1e-6))
     assert [chunk.tokens for chunk in chunks[:5]] == [4, 4, 8, 16, 32], "nothing is known of it"
-    assert {chunk.tokens for chunk in chunks[9:15]} == {512}
+    assert min(chunk.tokens for chunk in chunks[9:15]) >= 500
 
 
 def test_prompts_go_on_whatever_steps_take() -> None:
@@ -108,7 +108,6 @@ def test_a_slow_moment_is_forgotten() -> None:
     decode(pace, 0.01)
     before = flood(pace, 60, 0.01, added)[-1].tokens
     pace.ran([], 3.0)
-    pace.ran([], 3.0)
     assert fitting(pace) == pytest.approx(before, rel=0.2)
     pace.ran([Chunk(before, 0)], 3.0)
     assert fitting(pace) < before / 8
@@ -121,12 +120,23 @@ def test_uneven_steps_do_not_make_prompts_free() -> None:
     decode(pace, 0.02)
     for _ in range(3):
         chunk = Chunk(fitting(pace), 0)
-        pace.plan(chunk)
+        pace.plan(chunk.tokens)
         pace.ran([chunk], 0.015)
     chunks = flood(pace, 40, 0.01, machine(0.001))
     assert max(chunk.tokens for chunk in chunks) <= 128
     # As long as decoding is taken for so slow, 26 fit.
     assert max(chunk.tokens for chunk in chunks[8:]) <= 28
+
+
+def test_quicker_decoding_does_not_make_prompts_free() -> None:
+    """Steps with prompts that take less than decoding alone did: time to see how long that takes now."""
+    pace = Pace(1.8, 512)
+    decode(pace, 0.04)
+    added = machine(0.0005)
+    assert flood(pace, 60, 0.04, added)[-1].tokens == pytest.approx(64, rel=0.1)
+    chunks = flood(pace, 60, 0.01, added)
+    assert max(chunk.tokens for chunk in chunks) <= 100
+    assert chunks[-1].tokens == pytest.approx(16, abs=2)
 
 
 def test_other_prompts_say_nothing_about_small_chunks() -> None:
@@ -153,7 +163,7 @@ def even_pace() -> tuple[Pace, int]:
     pace = Pace(2.0, 512)
     decode(pace, 0.01)
     flood(pace, 200, 0.01, machine(0.0001), prompt=512)
-    pace.plan(Chunk(100, 0))
+    pace.plan(100)
     whole = fitting(pace)
     assert whole == pytest.approx(100, rel=0.05)
     return pace, whole
@@ -166,6 +176,13 @@ def test_paced_prompts_share_a_step() -> None:
     assert allowance.tokens(0) == pytest.approx(whole - 40, abs=2)
     allowance.spend(Chunk(allowance.tokens(0), 0), paced=True)
     assert allowance.tokens(0) == 0, "the fewest are for one of them"
+    pace.plan(10)
+    allowance = begin(pace)
+    assert allowance.tokens(0) == 20, "from step to step not more than twice as many"
+    allowance.spend(Chunk(15, 0), paced=True)
+    assert allowance.tokens(0) == 5
+    allowance.spend(Chunk(5, 0), paced=True)
+    assert begin(pace).tokens(0) == 40
 
 
 def test_steps_that_others_fill_are_left_to_them() -> None:
@@ -177,7 +194,7 @@ def test_steps_that_others_fill_are_left_to_them() -> None:
             allowance = begin(pace, 80)
             assert [allowance.tokens(0) for _ in range(3)] == [0, 0, 0]
         begin(pace).spend(Chunk(1, 0), paced=True)
-        pace.plan(Chunk(100, 0))
+        pace.plan(100)
 
 
 def test_many_steps_that_others_fill_are_shared() -> None:
