@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grammars.base import MaskRow
-from grammars.regular.ast import NOTHING, Regex, literal
+from grammars.regular.ast import ANYTHING, NOTHING, Regex, literal
 from grammars.regular.derivative import derive_text
 from grammars.regular.questions import is_prolific
 from grammars.schema.distinct import Distinct
@@ -58,21 +58,36 @@ class Repeats:
             doubtful = self._doubtful(row, point, may_die=may_die)
             if self._distinct is not None and self._distinct.is_at_risk(point):
                 doubtful += self._risky(row, point, self._distinct)
-        elif _will_be_compared(point.level):
+        elif _is_in_distinct(point.level):
             # The first one may end and the second begin in one token.
             doubtful = _set_ones(row, [self._spellings.goes_on])
         else:
-            return
-        for token_id in dict.fromkeys(doubtful):
-            try:
-                dead = self.is_dead(self._reader.advance(point, self._token_bytes[token_id]))
-            except RepeatedError:
-                dead = True
-            except OffGrammarError:
-                # What the token goes on with stands behind the JSON.
-                dead = False
-            if dead:
-                _clear(row, np.array([token_id]))
+            doubtful = _set_ones(row, [self._spellings.next_name, self._spellings.next_item])
+        begins_string = self._spellings.begins_string.intersection(doubtful)
+        if begins_string and self._begins_any_string(point):
+            doubtful = list(set(doubtful) - begins_string)
+        dead = [token_id for token_id in set(doubtful) if self._kills(point, self._token_bytes[token_id])]
+        _clear(row, np.array(dead, np.int64))
+
+    def _kills(self, point: Point, data: bytes) -> bool:
+        """Whether `data` leads from `point` to a repetition, or to where one is certain."""
+        try:
+            return self.is_dead(self._reader.advance(point, data))
+        except RepeatedError:
+            return True
+        except OffGrammarError:
+            # What the token goes on with stands behind the JSON.
+            return False
+
+    def _begins_any_string(self, point: Point) -> bool:
+        """Whether a string may begin at `point` and go on as one likes, so that it can become a new one."""
+        if point.mode not in (Mode.OPENED, Mode.COMMA, Mode.VALUE):
+            return False
+        try:
+            begun = self._reader.advance(point, b'"')
+        except OffGrammarError:
+            return False
+        return begun.mode == Mode.QUOTED and any(language == ANYTHING for language, _ in begun.texts)
 
     def _direct(self, point: Point, *, may_die: bool) -> Iterator[Ids]:
         """Tokens that lead to a repetition, found by what they start with."""
@@ -98,9 +113,10 @@ class Repeats:
             sets = [spellings.two_quotes if may_die else spellings.three_quotes]
             if point.level.distinct:
                 sets += [spellings.escaped_quote, spellings.goes_on]
-        elif may_die:
+        elif may_die and (point.level.distinct or point.mode in (Mode.OPENED, Mode.COMMA)):
             return self._all_set(row)
         else:
+            # Elsewhere in an object, names come behind a comma.
             sets = [spellings.two_quotes, spellings.ends_bare, spellings.goes_on]
         return _set_ones(row, sets)
 
@@ -198,10 +214,10 @@ def _seen_strings(point: Point) -> Iterator[str]:
         yield from (text[1:] for text in texts if text.startswith('"'))
 
 
-def _will_be_compared(level: Level | None) -> bool:
-    """Whether what comes in a level, or around it, must not repeat what comes before."""
+def _is_in_distinct(level: Level | None) -> bool:
+    """Whether a level, or one around it, is an array of distinct items."""
     while level is not None:
-        if level.distinct or level.is_object:
+        if level.distinct:
             return True
         level = level.parent
     return False

@@ -115,10 +115,18 @@ class Distinct:
             here: Identity | None = other
             for level in _inside(point.level, outer):
                 here = None if here is None else _next_part(here, level, point)
-            if here is not None and (
-                point.mode != Mode.QUOTED or (isinstance(here, str) and here.startswith(f'"{point.text}'))
-            ):
+            if here is not None and _may_become(point, here):
                 yield here
+
+
+def _may_become(point: Point, other: Identity) -> bool:
+    """Whether what is being written at `point` starts like `other`, as far as that can be told."""
+    if point.mode == Mode.QUOTED:
+        return isinstance(other, str) and other.startswith(f'"{point.text}')
+    # A number is written in many ways.
+    if point.mode == Mode.BARE and point.text.isalpha():
+        return isinstance(other, str) and other.startswith(point.text)
+    return True
 
 
 def _next_part(other: Identity, level: Level, point: Point) -> Identity | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -93,3 +94,95 @@ def test_rollback_and_fork_forget_names(vocabulary: Vocabulary) -> None:
     matcher.rollback(len(start))
     assert feed(matcher, vocabulary, '{"b": 2, "a": 1}')
     assert not feed(fork, vocabulary, '"a": 1}')
+
+
+LONG = (
+    *(
+        '":1,"a',
+        '":1,"a"',
+        '":1,"b',
+        'a":1,"a":',
+        '{"a":1,"a',
+        '{"a":1,"b',
+        '"a":1,"a":2',
+        '":{"a":1},"a',
+        '":1},{"a',
+    ),
+    *(
+        '":1}',
+        '":1},',
+        '"},{"',
+        '],["a',
+        '","a"',
+        '","b',
+        '"a","a"',
+        ',"a"',
+        ',"',
+        "1,1",
+        "1,",
+        "1]",
+        "2,1",
+        "],[1",
+    ),
+    *(
+        "tr",
+        "true",
+        "true,t",
+        "e,f",
+        "null",
+        "nu",
+        "[[",
+        "[]",
+        "{}",
+        '""',
+        '"],',
+        "[1,1",
+        ',{"a',
+        '":[1],"a',
+        '"\\u0061',
+    ),
+)
+"""Tokens that end one thing and begin or end others."""
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "integer"}}},
+        {"type": "object", "patternProperties": {"^[ab]{2}$": {}}, "additionalProperties": False},
+        {"type": "object", "propertyNames": {"maxLength": 1}},
+        {"type": "array", "uniqueItems": True},
+        {
+            "type": "array",
+            "uniqueItems": True,
+            "items": {"type": ["boolean", "null", "string"], "maxLength": 1},
+        },
+        {
+            "type": "array",
+            "uniqueItems": True,
+            "items": {"type": "object", "propertyNames": {"maxLength": 1}},
+        },
+    ],
+)
+def test_masks_of_long_tokens_say_what_is_accepted(schema: Any) -> None:
+    """What is left out where tokens are tried one by one leads to no repetition."""
+    texts = [bytes((byte,)) for byte in range(256)] + [text.encode() for text in LONG]
+    wide = Vocabulary(
+        [*texts, b""], frozenset({len(texts)}), frozenset({len(texts)}), len(texts) + 1, _as_bytes
+    )
+    tried = [*range(256, len(texts)), *b'"ab01tfn,[]{}:-']
+    grammar = LlgGrammar(wide, lower(Constraint.json_schema(schema)))
+    rng = random.Random(0)
+    for _ in range(12):
+        matcher = grammar.matcher()
+        for _ in range(14):
+            legal = allowed(matcher, wide).intersection(tried)
+            assert legal == {token for token in tried if matcher.fork().accept(token)}
+            if not legal:
+                break
+            assert matcher.accept(rng.choice(sorted(legal)))
+
+
+def _as_bytes(text: str) -> list[int]:
+    return list(text.encode())
