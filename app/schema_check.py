@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import jsonschema
 import msgspec
 
 from app.state import AppState
@@ -17,14 +16,18 @@ _MAPS = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
 _DATA = frozenset({"const", "enum", "default", "examples"})
-_KEYWORDS = frozenset(
+DECIDING = frozenset(
     {
-        *jsonschema.Draft202012Validator.VALIDATORS,
-        *jsonschema.Draft7Validator.VALIDATORS,
-        *("then", "else", "minContains", "maxContains"),
+        *("$dynamicRef", "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf"),
+        *("const", "contains", "dependencies", "dependentRequired", "dependentSchemas", "else"),
+        *("enum", "exclusiveMaximum", "exclusiveMinimum", "format", "if", "items", "maxContains"),
+        *("maxItems", "maxLength", "maxProperties", "maximum", "minContains", "minItems"),
+        *("minLength", "minProperties", "minimum", "multipleOf", "not", "oneOf", "pattern"),
+        *("patternProperties", "prefixItems", "properties", "propertyNames", "required", "then"),
+        *("type", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"),
     }
 )
-"""All that decide whether a value is valid; others only describe."""
+"""The keywords of drafts 7 and 2020-12 that decide whether a value is valid; others only describe."""
 
 
 class SchemaCheckRequest(msgspec.Struct):
@@ -66,8 +69,8 @@ async def check_schema(state: AppState, body: bytes) -> SchemaCheck:
     return SchemaCheck(
         accepted=refusal is None,
         refusal=refusal,
-        enforced=sorted(found & _KEYWORDS) if refusal is None else [],
-        ignored=sorted(found - _KEYWORDS - _MAPS),
+        enforced=sorted(found & DECIDING) if refusal is None else [],
+        ignored=sorted(found - DECIDING - _MAPS),
         min_tokens=min_tokens,
         compile_ms=round((time.perf_counter() - started) * 1000, 3),
     )

@@ -6,7 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from jsonschema import Draft7Validator, Draft202012Validator
 
+from app.schema_check import DECIDING
 from tests.app.harness import Served, error_of, events, until
 
 SCHEMA: dict[str, Any] = {
@@ -107,3 +109,10 @@ async def test_timings_in_the_last_chunk_of_a_stream(served: Served, options: di
         (choice,) = last["timings"]["choices"]
         assert (choice["state"], choice["output_tokens"]) == ("length", 4)
         assert last.get("usage", {}).get("completion_tokens") == (4 if options else None)
+
+
+def test_the_keywords_that_decide_are_those_of_a_validator() -> None:
+    """Of drafts 7 and 2020-12; some keywords only change what others mean, so that no function is theirs."""
+    drafts = (Draft7Validator, Draft202012Validator)
+    own = {keyword for draft in drafts for keyword in draft.VALIDATORS}
+    assert own | {"then", "else", "minContains", "maxContains"} == DECIDING
