@@ -8,8 +8,8 @@ from concurrent.futures import Future
 import numpy as np
 
 from engine.batch import Batch, Int32, Masks, SampleRow
+from engine.plan import Plan, Row
 from engine.request import Sequence
-from engine.scheduler import Plan, Row
 
 
 def assemble(

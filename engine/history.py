@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from engine.plan import Row
 from engine.request import Sequence
-from engine.scheduler import Row
 from engine.snapshot import SequenceView, view
 
 KEPT_STEPS = 128

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.batch import Int32
-from engine.scheduler import Row
+from engine.plan import Row
 from grammars.base import GrammarError
 
 _log = logging.getLogger("radish.engine")

@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
-
-import msgspec
 
 from engine.admission import OutputReserve
-from engine.pace import Allowance, Pace
+from engine.pace import Pace
 from engine.page_pool import PagePool
+from engine.plan import Plan, Row
 from engine.prefix_tree import Prefix, PrefixTree
 from engine.request import Sequence
 from engine.row_price import RowPrice
@@ -39,58 +37,6 @@ _LONG_LOOKUPS = 4
 may make them short, but looking takes time."""
 _LOOKED_UP = 1 << 15
 """Tokens of waiting prompts that are looked up in vain each time: of those that cannot start."""
-
-
-class Row(msgspec.Struct, frozen=True, eq=False):
-    """Tokens [start, stop) of one sequence, run in one step. Made by the thousand a second."""
-
-    sequence: Sequence
-    start: int
-    stop: int
-    samples: bool
-    """Whether these are the last tokens before the next one is sampled."""
-    epoch: int
-    """The sequence's preemption count when planned: tells whether the pages are still its own."""
-
-    @property
-    def decodes(self) -> bool:
-        """Whether somebody who has a part of an answer gets another token by it."""
-        return self.stop - self.start == 1 and self.start >= self.sequence.num_prompt
-
-    @property
-    def embeds(self) -> bool:
-        """Whether the hidden state of its last token is wanted."""
-        return self.sequence.request.purpose == "embed" and self.sequence.completes(self.stop)
-
-
-@dataclass(slots=True)
-class Plan:
-    """One step: its rows by sequence id, in batch order."""
-
-    budget: int
-    """Tokens and targets that still fit: below 0 where one token alone had more targets than that."""
-    allowance: Allowance
-    """What paced prompts may add."""
-    rows: dict[int, Row] = field(default_factory=dict)
-
-    @property
-    def chunks(self) -> list[Chunk]:
-        """What it runs beside decoding."""
-        return [Chunk(row.stop - row.start, row.start) for row in self.rows.values() if not row.decodes]
-
-    @property
-    def decodes(self) -> bool:
-        return any(row.decodes for row in self.rows.values())
-
-    @property
-    def decodes_freely(self) -> bool:
-        """Whether it decodes for somebody who is under no grammar."""
-        return any(row.decodes and row.sequence.matcher is None for row in self.rows.values())
-
-    @property
-    def reads(self) -> bool:
-        """Whether it runs any token of a prompt."""
-        return any(row.start < row.sequence.num_prompt for row in self.rows.values())
 
 
 class Scheduler:

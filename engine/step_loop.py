@@ -28,8 +28,9 @@ from engine.isolation import IsolatingRunner
 from engine.masks import are_kept, fill_masks
 from engine.outputs import accept_token, append_forced_tokens
 from engine.pace import Pace
+from engine.plan import Plan, Row
 from engine.request import Sequence
-from engine.scheduler import Plan, Row, Scheduler
+from engine.scheduler import Scheduler
 from engine.stats import Stats
 from engine.stream import TokenLogprob, Update
 from engine.watchdog import Watchdog

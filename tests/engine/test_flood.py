@@ -16,9 +16,10 @@ from engine.detokenizer import Detokenizer
 from engine.pace import Pace
 from engine.page_pool import PagePool
 from engine.params import SamplingParams
+from engine.plan import Plan
 from engine.prefix_tree import PrefixTree
 from engine.request import Request, Sequence
-from engine.scheduler import Plan, Scheduler
+from engine.scheduler import Scheduler
 from engine.stats import Stats
 from engine.stream import UpdateStream
 from tests.fakes import byte_tokenizer

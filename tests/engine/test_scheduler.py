@@ -15,9 +15,10 @@ from engine.detokenizer import Detokenizer
 from engine.pace import Pace
 from engine.page_pool import PagePool
 from engine.params import SamplingParams
+from engine.plan import Plan
 from engine.prefix_tree import Prefix, PrefixTree
 from engine.request import Request, Sequence
-from engine.scheduler import Plan, Scheduler
+from engine.scheduler import Scheduler
 from engine.stats import Stats
 from engine.stream import UpdateStream
 from engine.token_price import Chunk
@@ -221,7 +222,7 @@ def priced(pace: Pace, tokens: int) -> None:
     for _ in range(3):
         pace.ran([], 1.0)
     pace._price.learn([Chunk(1, 0)], 0.8 / (tokens + 0.5))
-    pace.plan(Chunk(tokens, 0))
+    pace.plan(tokens)
 
 
 def test_long_prompts_add_to_decoding_what_the_pace_allows() -> None:
@@ -269,6 +270,24 @@ def test_a_cached_prefix_makes_a_long_prompt_short() -> None:
     assert sizes(rig.scheduler.plan()) == {cached.id: 2, long.id: 14}
 
 
+def test_what_is_left_of_a_cached_long_prompt_is_paced() -> None:
+    """It attends to all that is cached. Every other step is for the prompt with the least left."""
+    rig = Rig(num_pages=512, page_size=4, budget=16, max_running=8)
+    rig.submit(list(range(100)), 1)
+    rig.run()
+    stream = rig.submit([1], 50)
+    rig.step()
+    priced(rig.pace, 5)
+    long = rig.submit(list(range(100, 200)), 1)
+    cached = rig.submit([*range(100), *[7] * 8], 1)
+    uncached = rig.submit(list(range(200, 300)), 1)
+    planned = [sizes(rig.scheduler.plan()) for _ in range(4)]
+    assert planned.count({stream.id: 1, long.id: 5}) == 2
+    assert planned.count({stream.id: 1, cached.id: 5}) == 1
+    assert sum(step.get(cached.id, 0) for step in planned) == 8
+    assert uncached in rig.scheduler.waiting
+
+
 def test_looking_for_what_cannot_start_takes_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many long prompts that wait for the same prefix, a few are looked up each step; all are answered."""
     monkeypatch.setattr("engine.scheduler._LOOKED_UP", 300)
@@ -291,24 +310,6 @@ def test_looking_for_what_cannot_start_takes_bounded_time(monkeypatch: pytest.Mo
     assert max(looked_up[:4]) <= 2 * 300 + 2 * 121
     # What starts is looked up besides, and again when it is shared.
     assert max(looked_up[4:]) <= 2 * 300 + 3 * 32 * 121
-
-
-def test_what_is_left_of_a_cached_long_prompt_is_paced() -> None:
-    """It attends to all that is cached. Every other step is for the prompt with the least left."""
-    rig = Rig(num_pages=512, page_size=4, budget=16, max_running=8)
-    rig.submit(list(range(100)), 1)
-    rig.run()
-    stream = rig.submit([1], 50)
-    rig.step()
-    priced(rig.pace, 5)
-    long = rig.submit(list(range(100, 200)), 1)
-    cached = rig.submit([*range(100), *[7] * 8], 1)
-    uncached = rig.submit(list(range(200, 300)), 1)
-    planned = [sizes(rig.scheduler.plan()) for _ in range(4)]
-    assert planned.count({stream.id: 1, long.id: 5}) == 2
-    assert planned.count({stream.id: 1, cached.id: 5}) == 1
-    assert sum(step.get(cached.id, 0) for step in planned) == 8
-    assert uncached in rig.scheduler.waiting
 
 
 def test_places_are_shared_out_evenly_between_tenants() -> None:
