@@ -4,6 +4,7 @@ program that the runtime of `kernels.cpu` executes without coming back to Python
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Final
 
@@ -26,6 +27,7 @@ NOT_SOUGHT: Final = -2
 """Stands for the likeliest token of a row whose logits are wanted."""
 _ROPE_STEP: Final = 4096
 """Positions by which the table of angles grows."""
+_Nothing = ctypes.c_char * 0
 
 
 class NativeDecoder:
@@ -128,7 +130,7 @@ class NativeDecoder:
             embeds=0 if hidden is None else len(hidden),
             hidden=None if hidden is None else hidden.data_ptr(),
             rope_rows=len(self._angles),
-            **{name: array.ctypes.data for name, array in arrays.items()},
+            **{name: _address(array) for name, array in arrays.items()},
         )
         self._program.run(step)
         self.likeliest = likeliest[: len(batch.samples)]
@@ -147,6 +149,11 @@ def _wanted(row: SampleRow) -> int:
     if not row.takes_likeliest:
         return Wanted.ONLY_LOGITS
     return Wanted.BOTH if row.has_grammar else Wanted.ONLY_LIKELIEST
+
+
+def _address(array: npt.NDArray[np.generic]) -> int:
+    """As `array.ctypes.data`, in a third of the time."""
+    return ctypes.addressof(_Nothing.from_buffer(array.data))
 
 
 def _flat(array: npt.NDArray[np.generic], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
