@@ -17,6 +17,7 @@ from grammars.llg import LlgGrammar
 from grammars.lower import Lowered
 from grammars.pool import WorkerPool
 from grammars.rows import RowCache
+from grammars.schema.tables import Tables
 from grammars.spec import Constraint
 from grammars.thought import AfterThought, ThoughtTokens
 from grammars.turns import Turns
@@ -102,7 +103,9 @@ class Compiler:
             checked = self._workers.check(constraint, self._timeout_s)
             lowered = Lowered(checked.source, pickle.loads(checked.sentences))
             grammar = LlgGrammar(self._vocabulary, lowered, heavy=checked.heavy, rows=self._rows)
-            _ = grammar.min_tokens  # worked out here, not on the event loop
+            # Worked out here, not on the event loop.
+            if grammar.min_tokens is None and isinstance(lowered.sentences, Tables):
+                raise _endless(lowered.sentences)
             outcome = grammar
         except GrammarError as error:
             outcome = error
@@ -113,3 +116,9 @@ class Compiler:
             else:
                 self.num_compiled += 1
         return outcome
+
+
+def _endless(tables: Tables) -> GrammarError:
+    """Why JSON of which no shortest value is found is refused: a budget would cut it off."""
+    keyword = "uniqueItems" if tables.has_compared else None
+    return GrammarError("no value is found within the limits, so none could be ended", keyword=keyword)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 from grammars.regular.ast import NOTHING, Regex
 from grammars.regular.questions import TooManyStatesError
@@ -30,7 +31,7 @@ from grammars.schema.points import (
 from grammars.schema.reader import Reader, identity
 from grammars.schema.search import Search, TooManyStepsError
 from grammars.schema.shapes import Key
-from grammars.schema.steps_left import complete_multiple, fresh_multiple
+from grammars.schema.steps_left import complete_multiple, whole_multiples
 from grammars.schema.tables import Part
 
 MAX_BYTES = 1 << 14
@@ -266,7 +267,8 @@ class Closer:
                 written = f'"{write(word)}"' if text.quoted else word
                 return written, _noting(level, quote + word)
         for multiples in self._tables.rules[rule].multiples:
-            word = fresh_multiple(multiples, lambda word: identity(word) in level.seen)
+            numbers = islice(whole_multiples(multiples), len(level.seen) + 1)
+            word = next((word for word in numbers if identity(word) not in level.seen), None)
             if word is not None:
                 return word, _noting(level, word)
         raise NoCloseError

@@ -94,8 +94,8 @@ def told_apart(text: Regex, numbers: Numbers) -> Regex:
 def _fractional() -> Regex:
     """Numerals that are not rounded to integers: the first digits behind the point are not all 0, nor 9."""
     options = []
-    for size in range(1, _MOST_DIGITS):
-        count = _MOST_DIGITS - size
+    for size in range(1, _MOST_DIGITS + 1):
+        count = _MOST_DIGITS + 1 - size
         near = alt(concat((repeat(literal(digit), count, count), _DIGITS)) for digit in "09")
         whole = concat((chars([(0x31, 0x39)]), repeat(_DIGIT, size - 1, size - 1)))
         options.append(concat((whole, literal("."), intersect((_DIGITS, complement(near))))))

@@ -28,7 +28,7 @@ from grammars.schema.numbers import Numbers
 from grammars.schema.steps import multiples_text
 from grammars.spec import JsonOptions
 
-_MOST_LISTED = 256
+_MOST_LISTED = 512
 
 
 @lru_cache(maxsize=1024)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from grammars.regular.ast import NOTHING, Regex, complement, intersect, literal
 from grammars.regular.questions import TooManyStatesError
@@ -11,7 +12,7 @@ from grammars.schema.partial import write
 from grammars.schema.points import Language, Level, Mode, OffGrammarError, Point, RepeatedError, Value
 from grammars.schema.reader import Reader
 from grammars.schema.shapes import Key, Text
-from grammars.schema.steps_left import complete_multiple
+from grammars.schema.steps_left import completions, whole_multiples
 from grammars.schema.tables import Part
 
 MAX_STEPS = 500
@@ -108,7 +109,7 @@ class Search:
         options: list[tuple[int, Iterator[bytes]]] = []
         for rule in rules:
             options += [(text.size, _spelled(text)) for text in rule.texts]
-            options += [(len(m.shortest), iter([m.shortest.encode()])) for m in rule.multiples]
+            options += [(len(m.shortest), _multiples(whole_multiples(m))) for m in rule.multiples]
             for start in rule.sequences:
                 bracket = b"{" if start.is_object else b"["
                 options.append((self._tables.places[start.place].size + 2, iter([bracket])))
@@ -150,9 +151,11 @@ def _bare_ends(language: Language, text: str) -> Iterator[bytes]:
     if isinstance(language, Regex):
         yield from (word.encode() for word in _words(language, lambda word: False))
         return
-    ending = complete_multiple(language, text)
-    if ending is not None:
-        yield ending.encode()
+    yield from _multiples(completions(language, text))
+
+
+def _multiples(texts: Iterator[str]) -> Iterator[bytes]:
+    return (text.encode() for text in islice(texts, _MAX_WORDS))
 
 
 def _endings(left: Regex, rest: bytes, taken: Callable[[str], bool]) -> Iterator[bytes]:

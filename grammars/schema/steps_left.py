@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from itertools import islice
+from itertools import chain, islice, zip_longest
 
 from grammars.schema.shapes import Multiples
 
@@ -26,6 +26,15 @@ def is_multiple(multiples: Multiples, text: str) -> bool:
     return text not in ("", "-", "-0") and Fraction(text) in multiples.numbers
 
 
+def completions(multiples: Multiples, text: str) -> Iterator[str]:
+    """The digits that make the beginning of an integer one of the numbers, few before many."""
+    if is_multiple(multiples, text):
+        yield ""
+    sign = -1 if text.startswith("-") else 1
+    for count in range(1, _MAX_DIGITS):
+        yield from _endings(multiples, sign, text.removeprefix("-"), count)
+
+
 def complete_multiple(
     multiples: Multiples, text: str, taken: Callable[[str], bool] = lambda ending: False
 ) -> str | None:
@@ -34,24 +43,16 @@ def complete_multiple(
     Args:
         taken: digits that are none of them.
     """
-    if is_multiple(multiples, text) and not taken(""):
-        return ""
-    sign = -1 if text.startswith("-") else 1
-    counts = range(1, _MAX_DIGITS)
-    endings = (e for count in counts for e in _endings(multiples, sign, text.removeprefix("-"), count))
-    return next((ending for ending in islice(endings, _MAX_TRIES) if not taken(ending)), None)
+    endings = islice(completions(multiples, text), _MAX_TRIES)
+    return next((ending for ending in endings if not taken(ending)), None)
 
 
-def fresh_multiple(multiples: Multiples, taken: Callable[[str], bool]) -> str | None:
-    """A short one of the numbers that is not taken; None when none is found."""
-    if not taken(multiples.shortest):
-        return multiples.shortest
-    found = (sign + ending for sign in ("", "-") if (ending := _after(multiples, sign, taken)) is not None)
-    return min(found, key=len, default=None)
-
-
-def _after(multiples: Multiples, sign: str, taken: Callable[[str], bool]) -> str | None:
-    return complete_multiple(multiples, sign, lambda ending: taken(sign + ending))
+def whole_multiples(multiples: Multiples) -> Iterator[str]:
+    """The numbers as they are written, a shortest one first, then those below and above 0."""
+    signed = [completions(multiples, ""), ("-" + digits for digits in completions(multiples, "-"))]
+    others = chain.from_iterable(zip_longest(*signed))
+    yield multiples.shortest
+    yield from (text for text in others if text not in (None, multiples.shortest))
 
 
 def _endings(multiples: Multiples, sign: int, digits: str, count: int) -> Iterator[str]:

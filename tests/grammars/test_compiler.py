@@ -111,6 +111,16 @@ async def test_the_key_is_the_text_of_the_constraint(fresh: Compiler) -> None:
     assert await fresh.compile(Constraint.json_schema(json.dumps(schema, indent=2))) is not grammar
 
 
+async def test_what_could_not_be_ended_within_a_budget_is_refused(fresh: Compiler) -> None:
+    """Distinct arrays of booleans grow long, and are searched for within limits only."""
+    schema = {"items": {"type": "array", "items": {"type": "boolean"}}, "uniqueItems": True, "type": "array"}
+    few = await fresh.compile(Constraint.json_schema({**schema, "minItems": 4}))
+    assert few.min_tokens is not None
+    with pytest.raises(GrammarError, match="none could be ended") as refusal:
+        await fresh.compile(Constraint.json_schema({**schema, "minItems": 60}))
+    assert refusal.value.keyword == "uniqueItems"
+
+
 async def test_the_time_limit_kills_and_the_next_constraint_compiles(vocabulary: Vocabulary) -> None:
     compiler = Compiler(vocabulary, timeout_s=0.5, cache_bytes=1 << 20)
     # An automaton with as many states, built by code that nothing can interrupt.

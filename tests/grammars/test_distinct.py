@@ -59,6 +59,7 @@ SCHEMAS = {
     "few are asked for": _distinct(
         {"type": "integer"}, contains={"enum": [5, 6]}, minContains=2, minItems=2, maxItems=3
     ),
+    "multiples": _distinct(_closed(a={"type": "integer", "multipleOf": 7}), minItems=3, maxItems=4),
     "optional": _distinct(_closed([], a={"type": "string", "pattern": "^[ab]$"}), maxItems=3),
 }
 
