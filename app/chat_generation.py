@@ -77,7 +77,9 @@ async def submit_chat(
         priority=request.priority or 0,
     )
     try:
-        generation = Generation(state.engine, [generate], request_id=request_id, prompt_field=prompt_field)
+        generation = await Generation.submitted(
+            state.engine, [generate], request_id=request_id, prompt_field=prompt_field
+        )
     except ApiError as error:
         if error.detail.param == "max_tokens" and request.max_completion_tokens is not None:
             error.detail.param = "max_completion_tokens"

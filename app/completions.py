@@ -71,7 +71,7 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
     json_events = plan_json_events(request, constraint)
     if request.echo and request.stream and request.logprobs is not None and (request.n or 1) > 1:
         raise bad_request("An echo with logprobs of several choices is not available in a stream.", "n")
-    texts = listed(request.prompt, field="prompt", most=state.config.max_waiting // (request.n or 1))
+    texts = listed(state, request.prompt, field="prompt", most=state.config.max_waiting // (request.n or 1))
     prompts = await _prompts(state, request, texts)
     grammar = await state.compile(constraint)
     read = partial(
@@ -97,7 +97,9 @@ async def create_completion(state: AppState, body: bytes) -> Exchange:
     ]
     echoes = await _echoes(request, state.engine.tokenizer, texts, prompts)
     identity = Identity.new("cmpl-", state.model_name)
-    generation = Generation(state.engine, requests, request_id=identity.id, prompt_field="prompt")
+    generation = await Generation.submitted(
+        state.engine, requests, request_id=identity.id, prompt_field="prompt"
+    )
     choices = _choices(state, request, generation, echoes, json_events)
     reply = CompletionReply(identity, choices, generation.report if request.timings else None)
     tells_logprobs = request.logprobs is not None or request.prompt_logprobs is not None

@@ -82,7 +82,7 @@ async def create_embeddings(state: AppState, body: bytes) -> Reading:
             add_special=request.add_special_tokens,
             keep=request.truncate_prompt_tokens,
         )
-        for given in listed(request.input, field="input", most=state.config.max_waiting)
+        for given in listed(state, request.input, field="input", most=state.config.max_waiting)
     ]
     requests = [
         GenerateRequest(
@@ -95,7 +95,9 @@ async def create_embeddings(state: AppState, body: bytes) -> Reading:
         for prompt in prompts
     ]
     identity = Identity.new("embd-", state.model_name)
-    generation = Generation(state.engine, requests, request_id=identity.id, prompt_field="input")
+    generation = await Generation.submitted(
+        state.engine, requests, request_id=identity.id, prompt_field="input"
+    )
 
     async def answer() -> Embeddings:
         return Embeddings(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +12,7 @@ import msgspec
 from app.caller import current_caller
 from app.errors import cancelled, from_engine, server_error, timed_out, unavailable
 from app.request_report import RequestReport, report_of
+from app.slices import in_slices
 from engine.engine import Engine
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
 from engine.request import GenerateRequest, Request
@@ -47,31 +48,45 @@ class Generation:
     """One or more submitted prompts. Leaving it as a context manager aborts what is unfinished.
 
     Choice c of prompt p has the index `p * choices + c` in all updates, as in OpenAI's completions.
-
-    Args:
-        prompt_field: what the request calls its prompt, to name it in errors.
-
-    Raises:
-        ApiError: the engine refuses one of the prompts; none of them is left in it.
     """
 
-    def __init__(
-        self, engine: Engine, prompts: list[GenerateRequest], *, request_id: str, prompt_field: str
-    ) -> None:
+    def __init__(self, engine: Engine, *, request_id: str) -> None:
         self.request_id = request_id
         self._engine = engine
-        self._choices = prompts[0].choices
+        self._choices = 1
         self._requests: list[Request] = []
         self._is_cancelled = False
-        own = current_caller.get().own
-        for index, prompt in enumerate(prompts):
-            try:
-                self._requests.append(engine.submit(own(prompt), request_id=f"{request_id}-{index}"))
-            except (InvalidRequestError, QueueFullError, EngineStoppedError) as error:
-                self.abort()
-                if isinstance(error, InvalidRequestError) and error.param == "prompt":
-                    error.param = prompt_field
-                raise from_engine(error) from None
+
+    @classmethod
+    async def submitted(
+        cls, engine: Engine, prompts: Iterable[GenerateRequest], *, request_id: str, prompt_field: str
+    ) -> Self:
+        """Submit prompts, in slices: a thousand of them take tens of milliseconds.
+
+        Args:
+            prompt_field: what the request calls its prompt, to name it in errors.
+
+        Raises:
+            ApiError: the engine refuses one of the prompts; none of them is left in it.
+        """
+        generation = cls(engine, request_id=request_id)
+        try:
+            async for prompt in in_slices(prompts):
+                generation._submit(prompt)
+        except (InvalidRequestError, QueueFullError, EngineStoppedError) as error:
+            generation.abort()
+            if isinstance(error, InvalidRequestError) and error.param == "prompt":
+                error.param = prompt_field
+            raise from_engine(error) from None
+        except BaseException:
+            generation.abort()
+            raise
+        return generation
+
+    def _submit(self, prompt: GenerateRequest) -> None:
+        own = current_caller.get().own(prompt)
+        self._choices = own.choices
+        self._requests.append(self._engine.submit(own, request_id=f"{self.request_id}-{len(self._requests)}"))
 
     def __enter__(self) -> Self:
         return self

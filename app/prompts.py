@@ -8,8 +8,10 @@ from app.state import AppState
 Given = str | list[str | int | list[int]]
 Prompt = str | list[int]
 
+_MOST_IDS = 1 << 18
 
-def listed(given: Given, *, field: str, most: int) -> list[Prompt]:
+
+def listed(state: AppState, given: Given, *, field: str, most: int) -> list[Prompt]:
     """Every prompt of a request, in order.
 
     Args:
@@ -23,6 +25,7 @@ def listed(given: Given, *, field: str, most: int) -> list[Prompt]:
     if isinstance(given, str):
         items = [given]
     elif given and isinstance(given[0], int):
+        _check_length(len(given), state.engine.max_context, field)
         items = [[item for item in given if isinstance(item, int)]]
         if len(items[0]) != len(given):
             raise bad_request(f"{field} mixes token ids with something else.", field)
@@ -34,6 +37,22 @@ def listed(given: Given, *, field: str, most: int) -> list[Prompt]:
     if not items or not all(items):
         raise bad_request(f"{field} is empty.", field)
     return items
+
+
+def _check_length(number: int, max_context: int, field: str) -> None:
+    """Refuse so many token ids that to go through them would hold up others, also where most will be cut.
+
+    Raises:
+        ApiError: 400.
+    """
+    most = max(max_context, _MOST_IDS)
+    if number > most:
+        raise bad_request(
+            f"This model's maximum context length is {max_context} tokens. However, the prompt has {number} "
+            f"token ids; more than {most} are not read even where only the last are to be kept.",
+            field,
+            "context_length_exceeded",
+        )
 
 
 def check_number(number: int, *, field: str, most: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
@@ -119,8 +119,10 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-def check_ids(field: str, ids: Iterable[int], vocab_size: int) -> None:
+def check_ids(field: str, ids: Collection[int], vocab_size: int) -> None:
     """Raises ApiError 400 where one is outside the vocabulary."""
+    if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
+        return
     for token_id in ids:
         if not 0 <= token_id < vocab_size:
             raise bad_request(f"{field}: token id {token_id} is not in [0, {vocab_size}).", field)

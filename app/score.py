@@ -7,7 +7,7 @@ computed once as well: the prefix cache shares it. Labels of several tokens are 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -23,10 +23,11 @@ from app.sampling import check_ids
 from app.slices import JsonList, in_slices
 from app.state import AppState
 from engine.params import SamplingParams
-from engine.request import GenerateRequest
+from engine.request import GenerateRequest, Request
 from engine.targets import Targets
 
 _Ids = list[TokenId]
+_Place = tuple[int, int]
 _LABELS = msgspec.Meta(min_length=1, max_length=256)
 
 
@@ -101,28 +102,34 @@ async def create_score(state: AppState, body: bytes) -> Reading:
     prompts = await _prompts(state, request, items)
     labels = await _labels(state, request)
     check_amount(len(prompts) * sum(map(len, labels)), "labels")
-    branches = _branches(labels)
+    branches, places = await _branches(labels)
     most = state.config.max_waiting // len(branches)
     if len(prompts) > most:
         raise bad_request(
             f"There are {len(prompts)} items; with these labels {most} are possible at once.", "items"
         )
-    requests = [branch.request(prompt) for prompt in prompts for branch in branches]
+    requests = (branch.request(prompt) for prompt in prompts for branch in branches)
     identity = Identity.new("score-", state.model_name)
-    generation = Generation(state.engine, requests, request_id=identity.id, prompt_field="items")
+    generation = await Generation.submitted(
+        state.engine, requests, request_id=identity.id, prompt_field="items"
+    )
 
     async def answer() -> Scores:
-        scores, logprobs = JsonList[list[float]](), JsonList[list[LabelScore]]()
-        async for item in in_slices(range(len(prompts))):
-            measured = _read(generation, branches, item * len(branches), labels)
-            scores.append(_probabilities(measured, softmax=request.apply_softmax or False))
-            logprobs.append(measured)
+        probabilities, told = JsonList[list[float]](), JsonList[list[LabelScore]]()
+        async for first in in_slices(range(0, len(generation.requests), len(branches))):
+            handles = generation.requests[first : first + len(branches)]
+            whole, logprobs = JsonList[LabelScore](), []
+            async for score in _scores(handles, branches, places):
+                whole.append(score)
+                logprobs.append(score.logprob)
+            told.append(whole.taken())
+            probabilities.append(_probabilities(logprobs, softmax=request.apply_softmax or False))
         return Scores(
             id=identity.id,
             created=identity.created,
             model=identity.model,
-            scores=scores.taken(),
-            logprobs=logprobs.taken(),
+            scores=probabilities.taken(),
+            logprobs=told.taken(),
             usage=generation.usage(),
         )
 
@@ -143,7 +150,7 @@ def _check_size(state: AppState, query: str | _Ids, items: Sequence[str | _Ids])
 
 async def _prompts(state: AppState, request: ScoreRequest, items: Sequence[str | _Ids]) -> list[list[int]]:
     prompts: list[list[int]] = []
-    for item in items:
+    async for item in in_slices(items):
         first, second = (item, request.query) if request.item_first else (request.query, item)
         if isinstance(first, str) and isinstance(second, str):
             prompts.append(await state.encode_text(first + second, field="items", add_special=True))
@@ -163,7 +170,7 @@ async def _labels(state: AppState, request: ScoreRequest) -> list[list[int]]:
         check_ids("label_token_ids", request.label_token_ids, state.engine.vocab_size)
         return [[token_id] for token_id in request.label_token_ids]
     labels: list[list[int]] = []
-    for label in request.labels or ():
+    async for label in in_slices(request.labels or ()):
         ids = label
         if isinstance(ids, str):
             ids = await state.encode_text(ids, field="labels", add_special=False)
@@ -174,34 +181,39 @@ async def _labels(state: AppState, request: ScoreRequest) -> list[list[int]]:
     return labels
 
 
-def _branches(labels: list[list[int]]) -> list[_Branch]:
-    branches: dict[tuple[int, ...], _Branch] = {}
-    for *beginning, last in labels:
-        branch = branches.setdefault(tuple(beginning), _Branch(tuple(beginning), []))
-        if last not in branch.lasts:
-            branch.lasts.append(last)
-    return list(branches.values())
+async def _branches(labels: list[list[int]]) -> tuple[list[_Branch], list[_Place]]:
+    """The branches of labels, and for each label the number of its branch and of its last token there."""
+    numbers: dict[tuple[int, ...], int] = {}
+    branches: list[_Branch] = []
+    places: list[_Place] = []
+    async for *rest, last in in_slices(labels):
+        number = numbers.setdefault(tuple(rest), len(branches))
+        if number == len(branches):
+            branches.append(_Branch(tuple(rest), []))
+        lasts = branches[number].lasts
+        if last not in lasts:
+            lasts.append(last)
+        places.append((number, lasts.index(last)))
+    return branches, places
 
 
-def _read(
-    generation: Generation, branches: Sequence[_Branch], first: int, labels: list[list[int]]
-) -> list[LabelScore]:
-    """The scores of one item, whose branches are the requests from number `first` on."""
-    found: dict[tuple[int, ...], LabelScore] = {}
-    for branch, handle in zip(branches, generation.requests[first:], strict=False):
-        logprobs = [measure.logprob for measure in handle.measures]
-        shared, own = logprobs[: len(branch.beginning)], logprobs[len(branch.beginning) :]
-        for last, logprob in zip(branch.lasts, own, strict=True):
-            ids = (*branch.beginning, last)
-            told = [*shared, logprob]
-            found[ids] = LabelScore(logprob=math.fsum(told), token_ids=[*ids], token_logprobs=told)
-    return [found[tuple(label)] for label in labels]
+async def _scores(
+    handles: Sequence[Request], branches: Sequence[_Branch], places: Sequence[_Place]
+) -> AsyncIterator[LabelScore]:
+    """Those of one item's labels, whose branches are `handles`."""
+    measured = [[measure.logprob for measure in handle.measures] for handle in handles]
+    async for number, place in in_slices(places):
+        branch, logprobs = branches[number], measured[number]
+        shared = len(branch.beginning)
+        told = [*logprobs[:shared], logprobs[shared + place]]
+        ids = [*branch.beginning, branch.lasts[place]]
+        yield LabelScore(logprob=math.fsum(told), token_ids=ids, token_logprobs=told)
 
 
-def _probabilities(scores: list[LabelScore], *, softmax: bool) -> list[float]:
+def _probabilities(logprobs: list[float], *, softmax: bool) -> list[float]:
     if not softmax:
-        return [math.exp(score.logprob) for score in scores]
-    highest = max(score.logprob for score in scores)
-    weights = [math.exp(score.logprob - highest) for score in scores]
+        return [math.exp(logprob) for logprob in logprobs]
+    highest = max(logprobs)
+    weights = [math.exp(logprob - highest) for logprob in logprobs]
     total = math.fsum(weights)
     return [weight / total for weight in weights]

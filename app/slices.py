@@ -33,20 +33,21 @@ class JsonList(Generic[_T]):
     """A list that is encoded as it grows, so that nothing has to encode all of it at once."""
 
     def __init__(self) -> None:
-        self._json = bytearray()
+        self._json = bytearray(b"[")
 
     def __bool__(self) -> bool:
-        return bool(self._json)
+        return len(self._json) > 1
 
     def append(self, item: _T) -> None:
-        if self._json:
+        if self:
             self._json += b","
         _ENCODER.encode_into(item, self._json, -1)
 
     def taken(self) -> list[_T]:
         """What stands for the list in an answer that is only to be encoded; empties it."""
-        whole, self._json = msgspec.Raw(b"[" + bytes(self._json) + b"]"), bytearray()
-        return cast("list[_T]", whole)
+        whole, self._json = self._json, bytearray(b"[")
+        whole += b"]"
+        return cast("list[_T]", msgspec.Raw(whole))
 
 
 async def json_list(items: Iterable[_T]) -> list[_T]:

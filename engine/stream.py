@@ -15,7 +15,7 @@ import msgspec
 FinishReason = Literal["stop", "length", "abort", "error", "timeout"]
 
 
-class TokenLogprob(msgspec.Struct, frozen=True):
+class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     """Natural log-probabilities at one sampled position, before temperature and truncation."""
 
     token_id: int

@@ -79,6 +79,14 @@ async def test_prompts_and_choices_are_counted_together(served: Served) -> None:
     assert "at most 8" in error_of(response)["message"]
 
 
+async def test_more_token_ids_than_are_read_are_refused_where_few_are_kept_too(served: Served) -> None:
+    response = await served.complete([97] * ((1 << 18) + 1), truncate_prompt_tokens=1)
+    assert response.status_code == 400
+    assert "262144" in error_of(response)["message"]
+    kept = await served.complete([97] * (1 << 18), truncate_prompt_tokens=1, max_tokens=1)
+    assert kept.json()["usage"]["prompt_tokens"] == 1
+
+
 async def test_a_long_list_of_ids_is_refused_by_its_length_before_anything_else(served: Served) -> None:
     response = await served.complete([-1] * 5000, max_tokens=1)
     assert response.status_code == 400

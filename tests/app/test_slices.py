@@ -11,8 +11,10 @@ import pytest
 
 from app import embeddings, score
 from app.slices import JsonList, in_slices, json_list
-from tests.app.harness import Served, error_of, events
-from tests.fakes import hashed_state
+from engine.errors import QueueFullError
+from engine.request import GenerateRequest, Request
+from tests.app.harness import Served, error_of, events, raw_client, until
+from tests.fakes import hashed_state, hashed_tokens
 
 LABELS = [[1] * 999 + [n] for n in range(256)]
 PROMPT = list(b"a prompt of many tokens " * 100)
@@ -112,6 +114,44 @@ def _count_spellings(served: Served, clock: Clock, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(tokenizer, "bytes_of", counted)
 
 
+async def test_prompts_are_submitted_in_slices_and_all_or_none(
+    served: Served, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the queue is full for the last, or its client is gone, when the first run already."""
+    engine = served.engine
+    submit = engine.submit
+
+    def counted(request: GenerateRequest, *, request_id: str) -> Request:
+        clock.work += 10
+        return submit(request, request_id=request_id)
+
+    monkeypatch.setattr(engine, "submit", counted)
+    watcher = clock.watch()
+    texts = [f"text {number}" for number in range(200)]
+    choices = (await served.complete(texts, max_tokens=2)).json()["choices"]
+    assert [choice["text"] for choice in choices] == [
+        bytes(hashed_tokens(text.encode(), 2)).decode() for text in texts
+    ]
+    assert clock.longest <= 110
+
+    def full(request: GenerateRequest, *, request_id: str) -> Request:
+        if request_id.endswith("-150"):
+            raise QueueFullError("full", retry_after_s=1.0)
+        return counted(request, request_id=request_id)
+
+    monkeypatch.setattr(engine, "submit", full)
+    assert (await served.complete(texts, max_tokens=2)).status_code == 429
+    assert engine.load().running + engine.load().waiting == 0
+    assert engine.stats.finished["abort"] >= 1
+    async with raw_client(served) as client:
+        client.post("completions", {"model": "fake", "prompt": texts, "max_tokens": 2})
+        began = engine.stats.started
+        await until(lambda: engine.stats.started > began)
+        await client.hang_up()
+    await until(lambda: engine.load().running + engine.load().waiting == 0)
+    watcher.cancel()
+
+
 async def test_embeddings_and_scores(served: Served, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     def counted(function: Any, work: int) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -121,7 +161,7 @@ async def test_embeddings_and_scores(served: Served, clock: Clock, monkeypatch: 
         return call
 
     monkeypatch.setattr(embeddings, "_vector", counted(embeddings._vector, 10))
-    monkeypatch.setattr(score, "_read", counted(score._read, 10))
+    monkeypatch.setattr(score, "LabelScore", counted(score.LabelScore, 5))
     watcher = clock.watch()
     texts = [f"text {number}" for number in range(200)]
     answer = (await served.post("embeddings", {"model": "fake", "input": texts})).json()
