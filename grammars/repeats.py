@@ -61,13 +61,16 @@ class Repeats:
         elif _is_in_distinct(point.level):
             # The first one may end and the second begin in one token.
             doubtful = _set_ones(row, [self._spellings.goes_on])
+        elif len(self._spellings.two_elements):
+            doubtful = _set_ones(row, [self._spellings.two_elements])
         else:
-            doubtful = _set_ones(row, [self._spellings.next_name, self._spellings.next_item])
+            return
         begins_string = self._spellings.begins_string.intersection(doubtful)
         if begins_string and self._begins_any_string(point):
             doubtful = list(set(doubtful) - begins_string)
-        dead = [token_id for token_id in set(doubtful) if self._kills(point, self._token_bytes[token_id])]
-        _clear(row, np.array(dead, np.int64))
+        for token_id in set(doubtful):
+            if self._kills(point, self._token_bytes[token_id]):
+                _clear(row, np.array([token_id]))
 
     def _kills(self, point: Point, data: bytes) -> bool:
         """Whether `data` leads from `point` to a repetition, or to where one is certain."""

@@ -72,8 +72,7 @@ class Spellings:
         escaped_quote: tokens with a backslash and a quotation mark.
         brackets: tokens with a closing bracket; quote_and_bracket: with a quotation mark before it.
         goes_on: tokens with the end of an element or nothing, and behind it a comma and the next one.
-        next_name: tokens with the end of a name, its value, and the quotation mark of the next name.
-        next_item: tokens that open an array, and have its first item, a comma and some of the next one.
+        two_elements: tokens with the colon or bracket before an element, that, and some of the next one.
         begins_string: tokens that begin with a quotation mark, and have no other.
     """
 
@@ -90,8 +89,7 @@ class Spellings:
         self.quote_and_bracket = self._where(lambda text: _QUOTE_BRACKET.search(text) is not None)
         self.escaped_quote = self._where(lambda text: b'"' in text and b"\\" in text)
         self.goes_on = self._where(lambda text: _GOES_ON.search(text) is not None)
-        self.next_name = self._where(lambda text: _NEXT_NAME.search(text) is not None)
-        self.next_item = self._where(lambda text: _NEXT_ITEM.search(text) is not None)
+        self.two_elements = self._where(lambda text: _TWO_ELEMENTS.search(text) is not None)
         begins_string = self._where(lambda text: text.startswith(b'"') and text.count(b'"') == 1)
         self.begins_string = frozenset(begins_string.tolist())
 
@@ -125,8 +123,7 @@ _NOT_PLAIN = re.compile(r'["\\\x00-\x1f]')
 _QUOTE_BRACKET = re.compile(rb'".*[\]}]', re.DOTALL)
 _BARE_END = re.compile(rb"[0-9a-z][,\]} \n]")
 _GOES_ON = re.compile(rb'(^|["0-9a-z\]}])\s*,\s*[^\s,]')
-_NEXT_NAME = re.compile(rb'"\s*:.*,\s*"', re.DOTALL)
-_NEXT_ITEM = re.compile(rb'\[.*["0-9a-z\]}]\s*,\s*[^\s,]', re.DOTALL)
+_TWO_ELEMENTS = re.compile(rb'("\s*:|\[).*["0-9a-z\]}]\s*,\s*[^\s,]', re.DOTALL)
 
 
 class _Pieces:
