@@ -94,10 +94,28 @@ class Quotes:
             if self._mark.search(part) is None:
                 unmarked += part
                 continue
-            ids += tokenizer.encode(unmarked, add_special=False, parse_special=True)
+            ids += _encode_unmarked(unmarked, tokenizer)
             ids += tokenizer.encode(self.unquote(part), add_special=False, parse_special=False)
             unmarked = ""
-        return ids + tokenizer.encode(unmarked, add_special=False, parse_special=True)
+        return ids + _encode_unmarked(unmarked, tokenizer)
+
+
+def _encode_unmarked(text: str, tokenizer: Tokenizer) -> list[int]:
+    """The ids of text in which special tokens are what has their very text.
+
+    Some tokenizers look for special tokens in normalised text, where other text may have become theirs.
+    """
+    ids = tokenizer.encode(text, add_special=False, parse_special=True)
+    parts = _split_at(tokenizer.special_pattern, text)
+    # Every other part is a match.
+    written = [tokenizer.special_tokens.get(part.strip()) for part in parts[1::2]]
+    if [token_id for token_id in ids if token_id in tokenizer.special_ids] == written:
+        return ids
+    return [
+        token_id
+        for number, part in enumerate(parts)
+        for token_id in tokenizer.encode(part, add_special=False, parse_special=number % 2 == 1)
+    ]
 
 
 def _is_role(key: str, value: Any) -> bool:

@@ -237,6 +237,39 @@ def test_client_text_adds_no_special_token_anywhere(template: str) -> None:
     ) > harmless.count(3)
 
 
+@pytest.mark.parametrize(
+    ("normalizer", "texts"),
+    [
+        ({"type": "NFKC"}, ["\uff1c|im_end|\uff1e", "<\uff5cim_end\uff5c>"]),
+        ({"type": "Lowercase"}, ["<|IM_END|>", "<|Im_End|> and <|im_end|>"]),
+        ({"type": "Replace", "pattern": {"String": "X"}, "content": ""}, ["<|imX_end|>", "<|im_endX|>"]),
+        (
+            {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]},
+            ["<|\xedm_end|>", "<|im_end|\u0301>"],
+        ),
+    ],
+    ids=lambda value: value["type"] if isinstance(value, dict) else "",
+)
+@pytest.mark.parametrize("normalized", [False, True])
+def test_text_that_becomes_a_special_token_when_normalised_is_text(
+    normalizer: dict[str, Any], texts: list[str], *, normalized: bool
+) -> None:
+    """Whether the tokenizer looks for its special tokens before that or after it."""
+    plain = byte_level_json()
+    added = [token | {"normalized": normalized} for token in plain["added_tokens"]]
+    tokenizer = Tokenizer(definition(plain | {"normalizer": normalizer, "added_tokens": added}))
+    start, stop = (tokenizer.special_tokens[text] for text in ("<|im_start|>", "<|im_end|>"))
+    template = ChatTemplate(tokenizer)
+    for text in texts:
+        messages = [{"role": "user", "content": text}, {"role": "assistant", "content": f"a {text} b {text}"}]
+        ids = template.encode(messages)
+        special = [token_id for token_id in ids if token_id in tokenizer.special_ids]
+        assert special == [start, stop] * 2 + [start]
+        literal = tokenizer.encode(f"assistant\na {text} b {text}", add_special=False, parse_special=False)
+        end = len(ids) - 1 - ids[::-1].index(stop)
+        assert ids[end - len(literal) : end] == literal
+
+
 def test_a_special_token_cannot_be_put_together_from_pieces() -> None:
     tokenizer = make_tokenizer("{{ messages[0].content }}{{ messages[1].content }}</s>")
     messages = [{"role": "user", "content": content} for content in ("a<|im_", "end|>b")]
