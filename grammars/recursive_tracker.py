@@ -121,7 +121,7 @@ class RecursiveTracker:
         ends = [self._end(stack) for stack in point.stacks if stack and stack.size < math.inf]
         if not ends:
             raise NoCloseError
-        return min(ends, key=len).encode()
+        return min(ends, key=lambda text: (len(text), text)).encode()
 
     def forbid(self, row: MaskRow, point: StackPoint | LostPoint) -> None:
         pass

@@ -74,10 +74,10 @@ def test_of_more_than_rules_nothing_is_known(source: str, vocabulary: Vocabulary
 
 def test_an_end_that_the_engine_does_not_take_is_none(vocabulary: Vocabulary) -> None:
     """It reads the longest lexeme, so that `ifa` is a name, whatever the rules say."""
-    source = 'start: "if" NAME | NAME "=" NUMBER\nNAME: /[a-z]+/\nNUMBER: /[0-9]+/'
+    source = 'start: "if" NAME | NAME "==" NUMBER\nNAME: /[a-z]+/\nNUMBER: /[0-9]+/'
     grammar = LlgGrammar(vocabulary, lower(Constraint(kind="lark", spec=source)))
     assert not reads(grammar, vocabulary, "ifa")
     assert grammar.min_tokens is None
     matcher = grammar.matcher()
-    assert all(matcher.accept_within(token, 0) == token for token in vocabulary.encode("ifa=1"))
+    assert all(matcher.accept_within(token, 0) == token for token in vocabulary.encode("ifa==1"))
     assert matcher.is_complete
