@@ -46,6 +46,7 @@ def run(config: Config) -> int:
         from app.server import create_app, listen, serve  # noqa: PLC0415
         from engine.load import load_engine  # noqa: PLC0415
 
+        gc.freeze()  # modules stay: to look for garbage among them takes 0.2 s
         listen(config).close()  # an address that is taken is told before the model is loaded
         tracing = _tracing(config)
         engine = load_engine(config, progress)

@@ -25,6 +25,8 @@ _STRING: Final = 8
 _ARRAY: Final = 9
 _MAX_DIMENSIONS: Final = 4
 _DEFAULT_ALIGNMENT: Final = 32
+_TYPE_NAMES: Final = {int(kind): kind.name for kind in GGMLQuantizationType}
+_LENGTH: Final = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,7 @@ class TensorInfo:
     @property
     def type_name(self) -> str:
         """The ggml name of the element type, e.g. "Q4_K"."""
-        known = {int(kind): kind.name for kind in GGMLQuantizationType}
-        return known.get(self.type_id, f"number {self.type_id}")
+        return _TYPE_NAMES.get(self.type_id, f"number {self.type_id}")
 
 
 @dataclass(frozen=True)
@@ -125,11 +126,8 @@ class _HeaderReader:
         return value
 
     def string(self, what: str) -> str:
-        raw = self._take(self.scalar("Q", what), what)
-        try:
-            return str(raw, "utf-8")
-        except UnicodeDecodeError as error:
-            raise ModelError(f"{self._path}: {what} is not UTF-8") from error
+        (text,) = self._strings(1, what)
+        return text
 
     def value(self, kind: int, what: str) -> Any:
         """A metadata value of the GGUF type `kind`."""
@@ -153,15 +151,36 @@ class _HeaderReader:
     def _array(self, what: str) -> list[Any]:
         kind, length = self.scalar("I", what), self.scalar("Q", what)
         if kind == _STRING:
-            return [self.string(what) for _ in range(length)]
+            return self._strings(length, what)
         if kind in _SCALARS:
             layout = f"<{length}{_SCALARS[kind]}"
             size = struct.calcsize("<" + _SCALARS[kind]) * length
             return list(struct.unpack(layout, self._take(size, what)))
         raise ModelError(f"{self._path}: {what} is an array of the unsupported type {kind}")
 
+    def _strings(self, count: int, what: str) -> list[str]:
+        """A vocabulary and its merges are 100,000 of them, most of what a header is."""
+        texts: list[str] = []
+        data, position = self._data, self.position
+        try:
+            for _ in range(count):
+                start = position + _LENGTH.size
+                position = start + _LENGTH.unpack_from(data, position)[0]
+                if position > len(data):
+                    raise self._truncated(what)
+                texts.append(str(data[start:position], "utf-8"))
+        except struct.error:  # no room for a length
+            raise self._truncated(what) from None
+        except UnicodeDecodeError as error:
+            raise ModelError(f"{self._path}: {what} is not UTF-8") from error
+        self.position = position
+        return texts
+
     def _take(self, size: int, what: str) -> memoryview:
         start, self.position = self.position, self.position + size
         if self.position > len(self._data):
-            raise ModelError(f"{self._path}: truncated within its header, in {what}")
+            raise self._truncated(what)
         return self._data[start : self.position]
+
+    def _truncated(self, what: str) -> ModelError:
+        return ModelError(f"{self._path}: truncated within its header, in {what}")
