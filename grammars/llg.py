@@ -6,6 +6,7 @@ grammar. A matcher in an error state is rebuilt with more room and fed its token
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from functools import cached_property
 from typing import Any
@@ -22,7 +23,7 @@ from grammars.schema.tables import Tables
 from grammars.states import STATES_BYTES, States
 from grammars.tag_tables import TagTables
 from grammars.tag_tracker import TagTracker
-from grammars.tracking import JsonTracker, RegexTracker, Tracker
+from grammars.tracking import JsonTracker, NoCloseError, RegexTracker, Tracker
 from grammars.vocab import Vocabulary
 
 _FUEL_FACTOR = 5
@@ -70,8 +71,8 @@ class LlgGrammar:
         # Places that no two sequences come to are not worth it.
         shared = not isinstance(lowered.sentences, RecursiveTables) or lowered.sentences.exact
         self.rows = rows if shared else None
-        tracker = _tracker(lowered.sentences, vocabulary)
-        self.states = States(tracker) if tracker else None
+        self._tracker = _tracker(lowered.sentences, vocabulary)
+        self.states = States(self._tracker) if self._tracker else None
         self._source = lowered.source
         self._lock = threading.Lock()
         self._template = self._build(heavy=heavy)
@@ -82,7 +83,12 @@ class LlgGrammar:
 
     @cached_property
     def min_tokens(self) -> int | None:
-        close = self.matcher().shortest_close()
+        matcher = self.matcher()
+        close = matcher.shortest_close()
+        if close is not None and isinstance(self._tracker, JsonTracker | RegexTracker):
+            with contextlib.suppress(NoCloseError):
+                matcher.try_close(self._tracker.other_text())
+            close = matcher.shortest_close()
         return None if close is None else len(close)
 
     def matcher(self) -> LlgMatcher:
@@ -127,4 +133,4 @@ def _tracker(sentences: Sentences | None, vocabulary: Vocabulary) -> Tracker[Any
         case RecursiveTables():
             return RecursiveTracker(sentences)
         case _:
-            return RegexTracker(sentences)
+            return RegexTracker(sentences, vocabulary)

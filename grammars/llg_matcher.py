@@ -15,7 +15,7 @@ from llguidance import LLMatcher
 from grammars.base import MaskRow
 from grammars.states import State, nowhere
 from grammars.tracking import OffGrammarError, RepeatedError
-from grammars.ways import find_way
+from grammars.ways import find_way, try_way
 
 if TYPE_CHECKING:
     from grammars.llg import LlgGrammar
@@ -127,6 +127,12 @@ class LlgMatcher:
             return []
         place = self._path[-1]
         return None if math.isinf(self._left(place)) else list(place.way())
+
+    def try_close(self, text: bytes) -> None:
+        """Let `shortest_close` be the tokens of `text`, if they are fewer."""
+        if self._states is not None:
+            place = self._path[-1]
+            try_way(self._states, place, text, self._engine().deep_copy(), self._grammar.vocabulary)
 
     def rollback(self, count: int) -> None:
         if not 0 <= count <= self.num_tokens:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from grammars.base import MaskRow
 from grammars.regular.ast import ANYTHING, NOTHING, Regex
 from grammars.regular.derivative import derive_text
-from grammars.regular.questions import TooManyStatesError, shortest
+from grammars.regular.questions import TooManyStatesError, shortest, words
 from grammars.repeats import Repeats
 from grammars.schema.closing import Closer, NoCloseError
 from grammars.schema.points import Mode, OffGrammarError, Point, RepeatedError
@@ -18,6 +18,8 @@ from grammars.schema.tables import Tables
 from grammars.vocab import Vocabulary
 
 P = TypeVar("P")
+
+_FEW = 64
 
 __all__ = ["JsonTracker", "NoCloseError", "OffGrammarError", "RegexTracker", "RepeatedError", "Tracker"]
 
@@ -58,6 +60,7 @@ class JsonTracker:
         self._may_repeat = tables.has_names or tables.has_distinct
         # Where items are compared, so may be any text in them.
         self._compares = tables.has_distinct
+        self._vocabulary = vocabulary
         self._plain = vocabulary.plain
         self.start: Point = self._reader.start
 
@@ -74,6 +77,12 @@ class JsonTracker:
 
     def close(self, point: Point) -> bytes:
         return self._closer.close(point)
+
+    def other_text(self) -> bytes:
+        """A whole value that may be longer than a shortest one, but take fewer tokens."""
+        spellings = self._vocabulary.spellings
+        closer = Closer(self._reader, lambda written: spellings.count(written.encode()))
+        return closer.close(self.start)
 
     def forbid(self, row: MaskRow, point: Point) -> None:
         if self._may_repeat:
@@ -104,8 +113,19 @@ class TextPoint(NamedTuple):
 class RegexTracker:
     """Follows plain text of a regular language."""
 
-    def __init__(self, language: Regex) -> None:
+    def __init__(self, language: Regex, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
         self.start = TextPoint(language, b"")
+
+    def other_text(self) -> bytes:
+        """A text that may be longer than a shortest one, but take fewer tokens, where there are few."""
+        try:
+            listed = words(self.start.left, _FEW)
+        except TooManyStatesError:
+            listed = None
+        if not listed:
+            raise NoCloseError
+        return min((word.encode() for word in listed), key=self._vocabulary.spellings.count)
 
     def advance(self, point: TextPoint, data: bytes) -> TextPoint:
         raw = point.rest + data

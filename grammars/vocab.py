@@ -78,6 +78,7 @@ class Spellings:
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
         ordered = sorted((text, token_id) for token_id, text in enumerate(token_bytes) if text)
+        self._token_bytes = token_bytes
         self._texts = [text for text, _ in ordered]
         self._by_text = dict(ordered)
         self._longest = max(map(len, self._texts))
@@ -104,6 +105,15 @@ class Spellings:
             if token_id is not None:
                 return token_id
         return None
+
+    def count(self, data: bytes) -> int:
+        """Tokens that `data` takes, each the longest there is; where none begins it, bytes."""
+        count = 0
+        while data:
+            token_id = self.longest(data)
+            data = data[1 if token_id is None else len(self._token_bytes[token_id]) :]
+            count += 1
+        return count
 
     def starting_with(self, prefix: bytes) -> npt.NDArray[np.int64]:
         """The tokens whose bytes start with `prefix`."""

@@ -49,6 +49,26 @@ def find_way(states: States[P], state: State[P], matcher: LLMatcher, vocabulary:
     note_way(steps)
 
 
+def try_way(
+    states: States[P], state: State[P], text: bytes, matcher: LLMatcher, vocabulary: Vocabulary
+) -> None:
+    """Note the way along `text` if it takes fewer tokens than the one that is known from a state.
+
+    Args:
+        matcher: the engine's, at the state; it is used up.
+    """
+    here, steps = state, []
+    while text:
+        step = _step(states, here, text, matcher, vocabulary)
+        if step is None:
+            return
+        steps.append((here, step))
+        here, text = step.state, text[len(step.data) :]
+    if matcher.is_accepting():
+        note_end(here)
+        note_way(steps)
+
+
 def _step(
     states: States[P], state: State[P], text: bytes, matcher: LLMatcher, vocabulary: Vocabulary
 ) -> Step[P] | None:

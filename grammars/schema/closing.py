@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 
 from grammars.regular.ast import NOTHING, Regex
-from grammars.regular.questions import TooManyStatesError
+from grammars.regular.questions import TooManyStatesError, words
 from grammars.schema.endings import FreshWords, end_text, fresh_word
 from grammars.schema.partial import write
 from grammars.schema.points import (
@@ -30,11 +30,12 @@ from grammars.schema.points import (
 )
 from grammars.schema.reader import Reader, identity
 from grammars.schema.search import Search, TooManyStepsError
-from grammars.schema.shapes import Key
+from grammars.schema.shapes import Key, Text
 from grammars.schema.steps_left import complete_multiple, whole_multiples
 from grammars.schema.tables import Part
 
 MAX_BYTES = 1 << 14
+_FEW = 64
 _MAX_CHAR = 6
 """Bytes of a character: \\u and four digits."""
 
@@ -57,10 +58,16 @@ class _Way:
 
 
 class Closer:
-    """Finds shortest ends. Stateless but for a cache; safe to share."""
+    """Finds shortest ends. Stateless but for a cache; safe to share.
 
-    def __init__(self, reader: Reader) -> None:
+    Args:
+        cost: of a value without parts as it is written. Where there are few, a cheapest is taken instead of
+            a shortest.
+    """
+
+    def __init__(self, reader: Reader, cost: Callable[[str], int] | None = None) -> None:
         self._reader = reader
+        self._cost = cost
         self._tables = reader.tables
         self._search = Search(reader)
         self._values: dict[int, str] = {}
@@ -277,7 +284,11 @@ class Closer:
         """A shortest value of a rule."""
         known = self._values.get(number)
         if known is None:
-            known = self._values[number] = self._find_shortest(number)
+            known = self._find_shortest(number)
+            if self._cost is not None:
+                texts = self._tables.rules[number].texts
+                known = min([known, *(word for text in texts for word in _listed(text))], key=self._cost)
+            self._values[number] = known
         return known
 
     def _find_shortest(self, number: int) -> str:
@@ -294,6 +305,15 @@ class Closer:
         level = Level(Level(None, ()), (), start.is_object, start.distinct)
         inside = self._rest(level, Position(start.place), first=True)
         return f"{{{inside}}}" if start.is_object else f"[{inside}]"
+
+
+def _listed(text: Text) -> list[str]:
+    """Values as they are written, where they are few."""
+    try:
+        listed = words(text.regex, _FEW) or []
+    except TooManyStatesError:
+        return []
+    return [f'"{write(word)}"' if text.quoted else word for word in listed]
 
 
 def _most(language: Language) -> float:

@@ -21,6 +21,7 @@ from grammars.vocab import Vocabulary
 from tests.grammars.random_schemas import Schemas
 from tests.grammars.test_generation import Generator, check_valid
 from tests.grammars.test_masks import OTHERS, Counting
+from tests.grammars.walks import walk
 
 LIST = {"type": "array", "minItems": 3, "items": {"type": "string", "minLength": 4}}
 NESTED = {
@@ -179,3 +180,38 @@ def test_random_budgets_end_whole_under_the_load_of_others(vocabulary: Vocabular
         assert budget > 1 or matcher.is_complete
         if budget > 1:
             running.append((matcher, budget - 1))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [
+        (Constraint.choice(["xqzj", "zzzzq", "information"]), "information"),
+        (Constraint(kind="regex", spec="xq[0-9]zj|because"), "because"),
+        (Constraint.json_schema({"enum": [[1, 2], "xqzj", "international"]}), '"international"'),
+        (
+            Constraint.json_schema(
+                {
+                    "type": "object",
+                    "properties": {"level": {"enum": ["DXXQ", "WARN", "INFO"]}, "n": {"enum": [123, 7]}},
+                    "required": ["level", "n"],
+                }
+            ),
+            '{"level":"INFO","n":7}',
+        ),
+    ],
+)
+def test_the_fewest_tokens_of_few_texts(constraint: Constraint, text: str, vocabulary: Vocabulary) -> None:
+    """A longer text may take fewer than the shortest."""
+    grammar = LlgGrammar(vocabulary, lower(constraint))
+    tokens = grammar.matcher().shortest_close()
+    assert tokens is not None
+    least = grammar.min_tokens
+    assert least is not None
+    assert least < len(tokens)
+    close = grammar.matcher().shortest_close()
+    assert close is not None
+    assert b"".join(vocabulary.token_bytes[token] for token in close).decode() == text
+    assert len(close) == least
+    for seed in range(4):
+        for more in (0, 1, 2, 4):
+            walk(grammar, vocabulary, random.Random(seed), least + more)
