@@ -59,7 +59,7 @@ ROPE_TENSORS: Final[tuple[str, ...]] = (
 )
 _TYPES: Final = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
 _PLAIN: Final = ("F32", "F16", "BF16")
-_NATIVE: Final = ("Q8_0", "Q4_0", "Q4_1")
+_NATIVE: Final = ("F32", "BF16", "Q8_0", "Q4_0", "Q4_1")
 _SLICE: Final = 1 << 20
 """Numbers decoded at a time; bounds the scratch memory."""
 
@@ -78,9 +78,9 @@ def load_gguf(
 def load_gguf_matrices(
     path: Path, *, dtype: torch.dtype, progress: Progress
 ) -> tuple[ModelSpec, WeightsOf[Matrix]]:
-    """Load a file without decoding the blocks that the native step knows: those stay in the mapped file.
+    """Load a file without decoding the matrices that the native step can pack: those stay in the mapped file.
 
-    Other blocks are decoded to float32, plain numbers converted to `dtype`.
+    Other blocks are decoded to float32, other plain numbers converted to `dtype`.
 
     Raises:
         ModelError: names the file, and the tensor or field at fault.

@@ -12,7 +12,7 @@ import torch
 from engine.models.errors import ModelError
 from engine.models.gguf_loader import load_gguf, load_gguf_matrices
 from engine.models.layout import Progress
-from engine.models.safetensors_loader import load_safetensors
+from engine.models.safetensors_loader import load_safetensors, load_safetensors_matrices
 from engine.models.spec import ModelSpec
 from engine.models.weights import Weights, WeightsOf
 from kernels.cpu.blocks import Matrix
@@ -47,11 +47,15 @@ def load_model(path: Path, *, dtype: torch.dtype, device: torch.device, progress
 def load_matrices(
     path: Path, *, dtype: torch.dtype, progress: Progress
 ) -> tuple[ModelSpec, WeightsOf[Matrix]]:
-    """Load as `load_model` does, on the CPU, but leave a GGUF file's blocks as they are where possible."""
-    if path.is_file():
-        return load_gguf_matrices(path, dtype=dtype, progress=progress)
-    loaded = load_model(path, dtype=dtype, device=torch.device("cpu"), progress=progress)
-    return loaded.spec, loaded.weights
+    """Load as `load_model` does, on the CPU, but leave matrices in their files as they are where possible.
+
+    Raises:
+        ModelError: the model is missing, damaged or unsupported.
+    """
+    if not path.exists():
+        raise ModelError(f"{path}: there is no such file or directory")
+    load = load_safetensors_matrices if path.is_dir() else load_gguf_matrices
+    return load(path, dtype=dtype, progress=progress)
 
 
 def embedded_model_path() -> Path:

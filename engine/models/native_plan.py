@@ -92,8 +92,7 @@ class Planner:
             return Format.Q8
         if kinds <= {Encoding.Q4_0, Encoding.Q4_1}:
             return Format.Q4
-        plain = any(isinstance(part.weight, Tensor) and part.weight.dtype == torch.bfloat16 for part in parts)
-        return Format.BF16 if plain else Format.Q8
+        return Format.BF16 if any(_is_plain(part.weight) for part in parts) else Format.Q8
 
     def image(self, note: bytes) -> Image:
         """What was laid down."""
@@ -296,6 +295,13 @@ class Planner:
             self._named[name, kind] = len(self.buffers)
             self.buffers.append(padded(row[kind], GROUP))
         return self._named[name, kind]
+
+
+def _is_plain(matrix: Matrix) -> bool:
+    """Whether a GGUF file has it as plain numbers: those are in bfloat16 where they were converted."""
+    if isinstance(matrix, Blocks):
+        return matrix.kind in {Encoding.F32, Encoding.BF16}
+    return matrix.dtype == torch.bfloat16
 
 
 def _activations(weights: Format) -> Format:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -15,7 +18,9 @@ from engine.models.errors import ModelError
 from engine.models.hf_config import read_config
 from engine.models.layout import Layout, Progress, Shape, check_names, check_shape, load_tensors
 from engine.models.spec import ModelSpec
-from engine.models.weights import Weights
+from engine.models.weights import Weights, WeightsOf
+from kernels.cpu.abi import Encoding
+from kernels.cpu.blocks import Blocks, Matrix
 
 LAYOUT: Final = Layout(
     embed="model.embed_tokens.weight",
@@ -46,6 +51,8 @@ LAYOUT: Final = Layout(
 _SINGLE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
 _DTYPES: Final = frozenset({"F32", "F16", "BF16"})
+_AS_THEY_ARE: Final = frozenset({"F32", "BF16"})
+_HEADER_SIZE: Final = struct.Struct("<Q")
 
 
 class _Index(msgspec.Struct):
@@ -60,6 +67,38 @@ def load_safetensors(
     Raises:
         ModelError: names the file, and the tensor or field at fault.
     """
+
+    def read(_path: Path, file: Any, name: str) -> Tensor:
+        tensor: Tensor = file.get_tensor(name)
+        return tensor.to(device, dtype, copy=True)
+
+    return _load(directory, read, progress)
+
+
+def load_safetensors_matrices(
+    directory: Path, *, dtype: torch.dtype, progress: Progress
+) -> tuple[ModelSpec, WeightsOf[Matrix]]:
+    """Load a directory without reading its matrices of float32 and bfloat16: those stay in the mapped files.
+
+    Other tensors are converted to `dtype`.
+
+    Raises:
+        ModelError: names the file, and the tensor or field at fault.
+    """
+    mapped: dict[Path, _MappedFile] = {}
+
+    def read(path: Path, file: Any, name: str) -> Matrix:
+        if path not in mapped:
+            mapped[path] = _MappedFile(path)
+        matrix = mapped[path].matrix(name)
+        return file.get_tensor(name).to(dtype, copy=True) if matrix is None else matrix
+
+    return _load(directory, read, progress)
+
+
+def _load(
+    directory: Path, read: Callable[[Path, Any, str], Matrix], progress: Progress
+) -> tuple[ModelSpec, WeightsOf[Any]]:
     spec, optional = read_config(directory)
     wanted = LAYOUT.shapes(spec, optional)
     with ExitStack() as stack:
@@ -67,12 +106,28 @@ def load_safetensors(
         check_names(directory, wanted, [name for name in owners if not _ignorable(name, spec)])
         for name, shape in wanted.items():  # all of them before the first is read: fail early
             _check(*owners[name], name, shape)
+        tensors = load_tensors(wanted, lambda name: read(*owners[name], name), progress)
+        return spec, LAYOUT.weights(spec, tensors)
 
-        def load(name: str) -> Tensor:
-            tensor: Tensor = owners[name][1].get_tensor(name)
-            return tensor.to(device, dtype, copy=True)
 
-        return spec, LAYOUT.weights(spec, load_tensors(wanted, load, progress))
+class _MappedFile:
+    """Where the matrices of a file lie, which the library does not tell. It has checked the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
+        (size,) = _HEADER_SIZE.unpack_from(self._bytes.data)
+        self._start = _HEADER_SIZE.size + size
+        header = self._bytes[_HEADER_SIZE.size : self._start].tobytes()
+        self._entries = msgspec.json.decode(header, type=dict[str, dict[str, Any]])
+
+    def matrix(self, name: str) -> Blocks | None:
+        """None: it is no matrix, or of a type that is not read as it is."""
+        entry = self._entries[name]
+        if entry["dtype"] not in _AS_THEY_ARE or len(entry["shape"]) != 2:
+            return None
+        begin, end = (self._start + offset for offset in entry["data_offsets"])
+        rows, columns = entry["shape"]
+        return Blocks(self._bytes[begin:end].reshape(rows, -1), Encoding[entry["dtype"]], columns)
 
 
 def _open_all(directory: Path, stack: ExitStack) -> dict[str, tuple[Path, Any]]:

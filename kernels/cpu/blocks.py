@@ -1,4 +1,4 @@
-"""Matrices in the blocks of a GGUF file."""
+"""Matrices as they lie in a model's file: plain numbers, or the blocks of a GGUF file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernels.cpu.abi import Encoding
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A matrix as the file has it: Q8_0, Q4_0 or Q4_1, 32 neighbours of a row to a block."""
+    """A matrix as its file has it: plain numbers, or in blocks of 32 neighbours of a row."""
 
     rows: npt.NDArray[np.uint8]
     """[rows, bytes of a row]"""
@@ -32,6 +32,8 @@ class Blocks:
     def decoded(self) -> Tensor:
         """float32 [rows, columns]"""
         numbers = dequantize(self.rows, GGMLQuantizationType[self.kind.name])
+        if not numbers.flags.writeable:  # float32 as they are, which torch does not take of a mapped file
+            numbers = numbers.copy()
         return torch.from_numpy(numbers).view(self.shape)
 
     def forget(self) -> None:
