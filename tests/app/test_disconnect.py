@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.sse import DONE, EventStream
 from tests.app.harness import Served, chat_body, raw_client, serving, until
 from tests.fakes import hashed_tokens
 
@@ -164,6 +165,31 @@ async def test_an_abort_may_race_with_the_end(served: Served) -> None:
 
     await asyncio.gather(*map(one, range(300)))
     await until(lambda: sum(stats.finished.values()) == stats.started)
+
+
+async def test_a_client_may_leave_between_the_last_token_and_the_end(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = EventStream.write
+    written: list[bytes] = []
+
+    async def slow(self: EventStream, *events: bytes) -> None:
+        await write(self, *events)
+        written.extend(events)
+        if any(b'"finish_reason":"length"' in event for event in events):
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(EventStream, "write", slow)
+    finished = served.engine.stats.finished["length"]
+    async with raw_client(served) as client:
+        client.post("completions", {"model": "fake", "prompt": "x", "max_tokens": 3, "stream": True})
+        async with asyncio.timeout(10):
+            while b'"finish_reason":"length"' not in await client.reader.readline():
+                pass
+        assert served.engine.stats.finished["length"] == finished + 1
+        await client.hang_up()
+    await until(lambda: not served.server.server_state.tasks)
+    assert DONE not in written
 
 
 async def test_a_mix_of_everything_leaves_nothing(served: Served) -> None:
