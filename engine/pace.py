@@ -23,6 +23,13 @@ _RECENT = 3
 """How many of those are remembered. Their median counts: one may have been held up by something else."""
 _LEAST_ADDED = 0.05
 """Share of it that a chunk adds, for all that can be told: steps are not that even."""
+_LONG_STEPS = 4
+"""Prompts of more whole steps than that are paced. Others would lose more throughput by it, as they decode
+sooner than they slow down anybody for long."""
+_REST = 8
+_REST_STEPS = 3
+"""The rest of a long prompt of which most is cached may add so many times as much in one of so many steps. It
+is soon run, and who goes on with a conversation would wait long; but its tokens attend to all the others."""
 _COMPARABLE = 2
 """Steps with more than so many times the tokens that fit say nothing about the price of few."""
 _PATIENCE = 2
@@ -41,6 +48,8 @@ class Pace:
     """
 
     def __init__(self, aim: float, most: int) -> None:
+        self.long = _LONG_STEPS * most
+        """Tokens: a prompt that has more to run is paced, the tokens behind more are its rest."""
         self._aim = aim
         self._most = most
         self._price = TokenPrice()
@@ -52,6 +61,8 @@ class Pace:
         """Planned since the last of them."""
         self._left = 0
         """Steps, the last ones, that other prompts filled."""
+        self._since_rest = 0
+        """Steps planned since one with the rest of a cached prompt, that one included."""
 
     def allowance(self, *, in_progress: bool) -> Allowance | None:
         """For the next step that decodes; None: it should do nothing else, so that is measured.
@@ -65,6 +76,7 @@ class Pace:
             self._steps = 0
             return None
         self._steps += 1
+        self._since_rest += 1
         return Allowance(self, self._added_s, min(self._most, _GROWTH * max(_FEWEST, self._last)))
 
     def unlimited(self) -> Allowance:
@@ -92,6 +104,15 @@ class Pace:
         self._left += 1
         return self._left <= _PATIENCE
 
+    @property
+    def rests(self) -> bool:
+        """Whether the next step may run the rests of cached prompts."""
+        return self._since_rest >= _REST_STEPS
+
+    def run_rest(self) -> None:
+        """The next step runs one."""
+        self._since_rest = 0
+
     def take(self) -> None:
         """Others leave the next step to paced prompts."""
         self._left = 0
@@ -117,7 +138,8 @@ class Pace:
     def _is_comparable(self, chunks: Sequence[Chunk]) -> bool:
         tokens = sum(chunk.tokens for chunk in chunks)
         context = int(sum(chunk.attended for chunk in chunks) / tokens)
-        return tokens <= _COMPARABLE * max(_FEWEST, self.fitting(context, self._added_s))
+        times = _REST if context > self.long else 1
+        return tokens <= _COMPARABLE * max(_FEWEST, self.fitting(context, times * self._added_s))
 
 
 class Allowance:
@@ -129,6 +151,10 @@ class Allowance:
         self._most = most
         self._others_s = 0.0
         """What other prompts add."""
+        self._rests = math.isinf(seconds) or pace.rests
+        """Whether it may run the rests of cached prompts."""
+        self._rests_s = 0.0
+        """What the rests of long ones add of that."""
         self._spent_s = 0.0
         self._tokens = 0
         """Those of paced prompts."""
@@ -149,6 +175,15 @@ class Allowance:
             return max(_FEWEST, fitting)
         return fitting if fitting >= _FEWEST else 0
 
+    def rest(self, context: int) -> int:
+        """How many tokens of the rest of a long prompt may run behind `context`, which was cached."""
+        if not self._rests:
+            return 0
+        fitting = self._pace.fitting(context, max(0.0, _REST * self._seconds - self._rests_s))
+        if not self._rests_s:
+            return max(_FEWEST, fitting)
+        return fitting if fitting >= _FEWEST else 0
+
     def spend(self, chunk: Chunk, *, paced: bool) -> None:
         """A prompt runs a chunk in the step."""
         if paced:
@@ -158,4 +193,8 @@ class Allowance:
             if self._leaves is None:
                 self._pace.take()
         else:
-            self._others_s += self._pace.cost_s(chunk)
+            cost_s = self._pace.cost_s(chunk)
+            self._others_s += cost_s
+            if chunk.context > self._pace.long:
+                self._rests_s += cost_s
+                self._pace.run_rest()

@@ -29,9 +29,6 @@ from engine.stats import PageCounts, Stats
 from engine.token_price import Chunk
 from engine.waiting import WaitingQueue
 
-_PACED_STEPS = 4
-"""Prompts of more whole steps than that are paced, also where most is cached: what is left attends to all of
-it. Others would lose more throughput by it, as they decode sooner than they slow down anybody for long."""
 _LONG_LOOKUPS = 4
 """How many waiting prompts too long to be short are looked up in the tree each step: what is cached of them
 may make them short, but looking takes time."""
@@ -63,8 +60,6 @@ class Scheduler:
         self._reserve = OutputReserve(pool.page_size)
         self._places = max_running
         """How many sequences can run: fewer where pages ran out for more."""
-        self._nearest_first = False
-        """Whose turn it is: of the prompt with the least left, or of the oldest."""
         self.waiting = WaitingQueue()
         self.row_price = RowPrice()
         self.running: dict[int, Sequence] = {}
@@ -95,11 +90,8 @@ class Scheduler:
             self._schedule_all(short, plan)
             self._admit(plan, longest=self._short)
             plan.budget += kept
-        if self._nearest_first:
-            prompts.sort(key=lambda sequence: sequence.unscheduled)
         self._schedule_all(prompts, plan)
         self._admit(plan)
-        self._nearest_first = not self._nearest_first
         self._places = len(self.running) if len(self.waiting) else self._max_running
         self._reserve.decay()
         return plan if plan.rows else None
@@ -119,12 +111,18 @@ class Scheduler:
 
     def _pace_prompts(self, plan: Plan) -> None:
         """Bound what prompts add to a plan that decodes."""
-        in_progress = any(sequence.paced for sequence in self.running.values())
+        running = self.running.values()
+        in_progress = any(sequence.paced or self._is_rest(sequence) for sequence in running)
         allowance = self._pace.allowance(in_progress=in_progress)
         if allowance is None:
             plan.budget = 0
         else:
             plan.allowance = allowance
+
+    def _is_rest(self, sequence: Sequence) -> bool:
+        """Whether it has the rest of a long prompt to run, of which the most was cached."""
+        behind = sequence.scheduled > self._pace.long and not sequence.paced
+        return behind and sequence.unscheduled > 1 and not sequence.is_dictated
 
     def commit(self, row: Row) -> None:
         """A row was computed: its KV counts, and whole pages of prompt are shared from now on."""
@@ -197,6 +195,8 @@ class Scheduler:
         count = min(sequence.unscheduled, plan.budget if most is None else min(plan.budget, most))
         if sequence.paced:
             count = min(count, plan.allowance.tokens(sequence.scheduled))
+        elif self._is_rest(sequence):
+            count = min(count, plan.allowance.rest(sequence.scheduled))
         # A prompt is run to its end even where nothing may be sampled after it.
         if count <= 0 or (sequence.remaining == 0 and sequence.num_output > 0):
             return
@@ -266,10 +266,6 @@ class Scheduler:
         for sequence in self.waiting.turns(self._tenants()):
             if plan.budget <= 0 or len(self.running) >= self._max_running or passed_over >= self._max_running:
                 return
-            paced = sequence.length > _PACED_STEPS * self._max_batch_tokens
-            # One that would not run at once would only take a place and pages.
-            if paced and (plan.allowance.tokens(0) == 0 or (longest is not None and not self._nearest_first)):
-                continue
             if longest is not None and sequence.length > longest:
                 long += 1
                 if long > _LONG_LOOKUPS:
@@ -280,7 +276,10 @@ class Scheduler:
             prefix = self._match(sequence)
             cached = len(prefix.pages) * self._pool.page_size
             too_long = longest is not None and sequence.length - cached > longest
+            paced = sequence.length - cached > self._pace.long
+            # One that would not run at once would only take a place and pages.
             cannot_run = too_long or (paced and plan.allowance.tokens(cached) == 0)
+            cannot_run |= not paced and cached > self._pace.long and plan.allowance.rest(cached) == 0
             if cannot_run or self._is_in_flight(sequence, len(prefix.pages)):
                 passed_over += 1
                 looked_up += sequence.length

@@ -142,10 +142,10 @@ def test_quicker_decoding_does_not_make_prompts_free() -> None:
 def test_other_prompts_say_nothing_about_small_chunks() -> None:
     pace = Pace(1.8, 512)
     decode(pace, 0.01)
-    flood(pace, 60, 0.01, machine(0.0001))
+    flood(pace, 60, 0.01, machine(0.0004))
     before = fitting(pace)
     for _ in range(20):
-        pace.ran([Chunk(400, 0)], 0.01 + 400 * 0.0005)
+        pace.ran([Chunk(400, 0)], 0.01 + 400 * 0.0001)
     assert fitting(pace) == before
 
 
@@ -208,6 +208,26 @@ def test_many_steps_that_others_fill_are_shared() -> None:
         allowance.spend(Chunk(100, 0), paced=True)
     begin(pace).spend(Chunk(100, 0), paced=True)
     assert begin(pace, 200).tokens(0) == 0
+
+
+def test_the_rests_of_cached_prompts_may_add_more() -> None:
+    """All of them together, in one of three steps: eight times as much."""
+    pace = Pace(2.0, 512)
+    decode(pace, 0.01)
+    flood(pace, 300, 0.01, machine(0.0001, 4000))
+    allowance = begin(pace, 200)
+    many = allowance.rest(5000)
+    assert machine(0.0001, 4000)(Chunk(many, 5000)) == pytest.approx(8 * 0.01, rel=0.15)
+    allowance.spend(Chunk(many - 100, 5000), paced=False)
+    assert allowance.rest(5000) == pytest.approx(100, abs=5)
+    allowance.spend(Chunk(100, 5000), paced=False)
+    assert allowance.rest(5000) == 0
+    assert allowance.tokens(0) == 0, "they fill it"
+    assert [begin(pace).rest(5000) > 0 for _ in range(4)] == [False, False, True, True]
+    dear = Pace(1.8, 512)
+    decode(dear, 0.01)
+    flood(dear, 60, 0.01, machine(0.1))
+    assert begin(dear).rest(5000) == 4
 
 
 def test_no_aim_is_no_limit() -> None:
