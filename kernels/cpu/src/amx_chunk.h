@@ -39,6 +39,7 @@ class AmxChunk : public Chunk<MulBF16, kAmxRows> {
     const int first = low / kLanes, last = (high + kLanes - 1) / kLanes;
     for (int b = first; b < last; ++b) locate(source, b, start + b * kLanes, sight.high);
     zero_edges(low, high);
+    upcoming_.share_out(sight.count, kAmxRows);
     for (int i = 0; i < sight.count; i += kAmxRows) {
       const int rows = min(kAmxRows, sight.count - i);
       score(sight, start, i, rows, first, last);
@@ -84,7 +85,7 @@ class AmxChunk : public Chunk<MulBF16, kAmxRows> {
       const int blocks[2] = {b, min(b + 1, last - 1)};
       const uint16_t* keys[2] = {keys_[blocks[0]], keys_[blocks[1]]};
       for (int j = 0; j < 2; ++j) {
-        const AheadOf<1> ahead = upcoming_.keys<1>(query == 0, blocks[j], {keys[j]});
+        const AheadOfKeys<1> ahead = upcoming_.keys<1>(query, blocks[j], {keys[j]});
         for (int64_t step = 0; step < dim_ / 2; ++step) ahead.fetch(step);
       }
       zero_tile<0>();
@@ -107,10 +108,7 @@ class AmxChunk : public Chunk<MulBF16, kAmxRows> {
       store_tile<0>(scores_ + blocks[0] * kLanes, kChunk * sizeof(float));
       store_tile<1>(scores_ + blocks[1] * kLanes, kChunk * sizeof(float));
     }
-    for (int m = 0; m < rows; ++m) {
-      hide(scores_ + m * kChunk, sight.lows[query + m] - start, sight.highs[query + m] - start, even(first),
-           even(last + kPack - 1));
-    }
+    hide(scores_, sight, start, query, rows, even(first), even(last + kPack - 1));
   }
 
   // Values weighted by the probabilities of MR queries.
@@ -118,7 +116,7 @@ class AmxChunk : public Chunk<MulBF16, kAmxRows> {
   void weigh(int query, int first, int last, const Scales<MR>& scales, const State& state) {
     for (int64_t d = 0; d < dim_; d += kColumns * kLanes) {
       const int columns = static_cast<int>(min<int64_t>(kColumns, (dim_ - d) / kLanes));
-      with_rows<kColumns>(columns, [&]<int NB>() { multiply<NB>(query == 0, d, first, last); });
+      with_rows<kColumns>(columns, [&]<int NB>() { multiply<NB>(query, d, first, last); });
       for (int m = 0; m < MR; ++m) {
         float* values = state.values + (query + m) * dim_ + d;
         for (int j = 0; j < columns; ++j) {
@@ -130,7 +128,7 @@ class AmxChunk : public Chunk<MulBF16, kAmxRows> {
 
   // Sums of NB vectors of values from d on.
   template <int NB>
-  [[gnu::noinline]] void multiply(bool wanted, int64_t d, int first, int last) {
+  [[gnu::noinline]] void multiply(int query, int64_t d, int first, int last) {
     zero_tile<0>();
     if constexpr (NB > 1) zero_tile<1>();
     if constexpr (NB > 2) zero_tile<6>();
@@ -138,7 +136,8 @@ class AmxChunk : public Chunk<MulBF16, kAmxRows> {
     const int64_t stride = dim_ * 2 * sizeof(uint16_t);
     for (int b = first; b < last; ++b) {
       const uint16_t* values = values_[b] + d * 2;
-      fetch(upcoming_.values<1>(wanted, b, d, dim_, {values}), NB);
+      const AheadOfValues<NB> ahead = upcoming_.values<NB>(query, b, d, dim_, values);
+      for (int64_t pair = 0; pair < kLanes / 2; ++pair) ahead.fetch(pair);
       load_tile<4>(probs_ + b * kLanes, kChunk * sizeof(uint16_t));
       add_column<0>(values, stride);
       if constexpr (NB > 1) add_column<1>(values + 2 * kLanes, stride);
@@ -155,13 +154,6 @@ class AmxChunk : public Chunk<MulBF16, kAmxRows> {
   [[gnu::always_inline]] void add_column(const uint16_t* values, int64_t stride) {
     load_tile<5>(values, stride);
     dot_tiles_bf16<C, 4, 5>();
-  }
-
-  // What the next chunk reads of a block: of its values, all token pairs of `lines` vectors.
-  [[gnu::always_inline]] void fetch(const AheadOf<1>& ahead, int lines) const {
-    for (int pair = 0; pair < kLanes / 2; ++pair) {
-      for (int i = 0; i < lines; ++i) prefetch(ahead.next[0] + pair * ahead.stride + i * kAmxBytes);
-    }
   }
 
   const AmxRegion tiles_;

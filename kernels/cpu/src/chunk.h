@@ -25,14 +25,26 @@ struct Source {
   int layer, kv_head;
 };
 
-// What is read next, fetched line by line while products run that read lines of the same shape.
+// What is read next, fetched line by line while products run that read lines of the same shape: of keys, lines of
+// several blocks...
 template <int NB>
-struct AheadOf {
+struct AheadOfKeys {
   const char* next[NB];
   int64_t stride;
   [[gnu::always_inline]] void fetch(int64_t step) const {
 #pragma GCC unroll 16
     for (int j = 0; j < NB; ++j) prefetch(next[j] + step * stride);
+  }
+};
+
+// ...and of values, neighbours.
+template <int NB>
+struct AheadOfValues {
+  const char* next;
+  int64_t stride;
+  [[gnu::always_inline]] void fetch(int64_t step) const {
+#pragma GCC unroll 16
+    for (int j = 0; j < NB; ++j) prefetch(next + step * stride + j * 64);
   }
 };
 
@@ -62,64 +74,78 @@ class Upcoming {
     }
   }
 
-  // Where a tile that reads `lines` is to fetch: the same lines when it need not.
+  // Shares out the blocks among queries of which `together` compute at a time, so that memory is read all along.
+  void share_out(int queries, int together) {
+    const int parts = (queries + together - 1) / together;
+    for (int b = 0; b < kChunk / kLanes; ++b) turn_[b] = b % parts * together;
+  }
+
+  // Where a tile of queries from `query` on, which reads `lines`, is to fetch: the same lines when it is not its turn.
   template <int NB>
-  AheadOf<NB> keys(bool wanted, int block, const T* const (&lines)[NB]) const {
-    AheadOf<NB> ahead{{}, kLine};
+  AheadOfKeys<NB> keys(int query, int block, const T* const (&lines)[NB]) const {
+    AheadOfKeys<NB> ahead{{}, kLine};
     for (int j = 0; j < NB; ++j) {
       ahead.next[j] = reinterpret_cast<const char*>(lines[j]);
-      if (wanted && known_) ahead.next[j] = keys_[block + j];
+      if (is_turn(query, block + j)) ahead.next[j] = keys_[block + j];
     }
     return ahead;
   }
   template <int NB>
-  AheadOf<NB> values(bool wanted, int block, int64_t d, int64_t dim, const T* const (&lines)[NB]) const {
-    AheadOf<NB> ahead{{}, dim / kLanes * kLine};
-    for (int j = 0; j < NB; ++j) {
-      ahead.next[j] = reinterpret_cast<const char*>(lines[j]);
-      if (wanted && known_) ahead.next[j] = values_[block] + (d / kLanes + j) * kLine;
-    }
-    return ahead;
+  AheadOfValues<NB> values(int query, int block, int64_t d, int64_t dim, const T* line) const {
+    const char* now = reinterpret_cast<const char*>(line);
+    return {is_turn(query, block) ? values_[block] + d / kLanes * kLine : now, dim / kLanes * kLine};
   }
 
  private:
+  bool is_turn(int query, int block) const { return known_ && query == turn_[block]; }
+
   bool known_ = false;
+  int turn_[kChunk / kLanes];
   const char *keys_[kChunk / kLanes], *values_[kChunk / kLanes];
 };
 
 template <int MR, int NB>
 [[gnu::always_inline]] inline void clear(F (&acc)[MR][NB]) {
+#pragma GCC unroll 16
   for (int m = 0; m < MR; ++m) {
+#pragma GCC unroll 16
     for (int j = 0; j < NB; ++j) acc[m][j] = zero();
   }
 }
 
-// Hides the scores of a query with keys outside [low, high) of a chunk, in blocks [first, last).
-inline void hide(float* scores, int low, int high, int first, int last) {
-  if (low <= first * kLanes && high >= last * kLanes) return;
-  for (int b = first; b < last; ++b) {
-    float* block = scores + b * kLanes;
-    store(block, keep(load(block), low - b * kLanes, high - b * kLanes, kNever));
+// Calls run.template operator()<NB>(block) for blocks [first, last), NB of them from `block` on.
+template <class Run>
+[[gnu::always_inline]] inline void for_blocks(int first, int last, Run run) {
+  int b = first;
+  for (; b + kHeadVectors <= last; b += kHeadVectors) run.template operator()<kHeadVectors>(b);
+  for (; b + 2 <= last; b += 2) run.template operator()<2>(b);
+  for (; b < last; ++b) run.template operator()<1>(b);
+}
+
+// Hides the scores of `rows` queries with keys they do not see, in blocks [first, last) of the chunk from `start` on.
+inline void hide(float* scores, const Sight& sight, int start, int query, int rows, int first, int last) {
+  for (int m = 0; m < rows; ++m, scores += kChunk) {
+    const int low = sight.lows[query + m] - start, high = sight.highs[query + m] - start;
+    if (low <= first * kLanes && high >= last * kLanes) continue;
+    for (int b = first; b < last; ++b) {
+      float* block = scores + b * kLanes;
+      store(block, keep(load(block), low - b * kLanes, high - b * kLanes, kNever));
+    }
   }
 }
 
-// The largest score of each of MR queries, in blocks [first, last).
+// The largest score of each of MR queries, in blocks [first, last), in a lane each.
 template <int MR>
-inline void find_largest(const float* scores, int first, int last, float (&most)[kLanes]) {
+inline F find_largest(const float* scores, int first, int last) {
   F lanes[(MR + 3) / 4 * 4];
   for (int m = 0; m < MR; ++m) {
     lanes[m] = load(scores + m * kChunk + first * kLanes);
     for (int b = first + 1; b < last; ++b) lanes[m] = max(lanes[m], load(scores + m * kChunk + b * kLanes));
   }
   for (int m = MR; m < (MR + 3) / 4 * 4; ++m) lanes[m] = lanes[0];
-  for (int m = 0; m < MR; m += 4) largest4({lanes[m], lanes[m + 1], lanes[m + 2], lanes[m + 3]}, most + m);
-}
-
-// The whole number next to it.
-template <int MR>
-inline void find_most(const float* scores, int first, int last, float (&most)[kLanes]) {
-  find_largest<MR>(scores, first, last, most);
-  store(most, nearest(load(most)));
+  F most = zero();
+  for (int m = 0; m < MR; m += 4) put_largest4(most, m, {lanes[m], lanes[m + 1], lanes[m + 2], lanes[m + 3]});
+  return most;
 }
 
 // `kRows` queries are scored and weigh values together.
@@ -160,6 +186,7 @@ class Chunk {
     const int first = low / kLanes, last = (high + kLanes - 1) / kLanes;
     for (int b = first; b < last; ++b) locate(source, b, start + b * kLanes, sight.high);
     cut(low, high);
+    upcoming_.share_out(sight.count, kRows);
     for (int i = 0; i < sight.count; i += kRows) {
       with_rows<kRows>(min(kRows, sight.count - i), [&]<int MR>() {
         score<MR>(sight, start, i, first, last);
@@ -199,14 +226,8 @@ class Chunk {
   // Scores of MR queries with blocks [first, last); kNever for keys a query does not see.
   template <int MR>
   void score(const Sight& sight, int start, int query, int first, int last) {
-    int b = first;
-    for (; b + kHeadVectors <= last; b += kHeadVectors) score_tile<MR, kHeadVectors>(query, b);
-    for (; b + 2 <= last; b += 2) score_tile<MR, 2>(query, b);
-    for (; b < last; ++b) score_tile<MR, 1>(query, b);
-    for (int m = 0; m < MR; ++m) {
-      hide(scores_ + m * kChunk, sight.lows[query + m] - start, sight.highs[query + m] - start, even(first),
-           even(last + kPack - 1));
-    }
+    for_blocks(first, last, [&]<int NB>(int block) { score_tile<MR, NB>(query, block); });
+    hide(scores_, sight, start, query, MR, even(first), even(last + kPack - 1));
   }
 
   template <int MR, int NB>
@@ -215,10 +236,15 @@ class Chunk {
     for (int j = 0; j < NB; ++j) lines[j] = keys_[block + j];
     F acc[MR][NB];
     clear(acc);
-    accumulate<Mul>(acc, queries_ + query * dim_, dim_, lines, kLanes * kPack, dim_ / kPack,
-                    upcoming_.template keys<NB>(query == 0, block, lines));
+    accumulate<Mul>(
+        acc, queries_ + query * dim_, dim_, dim_ / kPack,
+        [&](int j, int64_t step) { return lines[j] + step * kLanes * kPack; },
+        upcoming_.template keys<NB>(query, block, lines));
+    float* scores = scores_ + block * kLanes;
+#pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
-      for (int j = 0; j < NB; ++j) store(scores_ + m * kChunk + (block + j) * kLanes, acc[m][j]);
+#pragma GCC unroll 16
+      for (int j = 0; j < NB; ++j) store(scores + m * kChunk + j * kLanes, acc[m][j]);
     }
   }
 
@@ -228,17 +254,18 @@ class Chunk {
   // Softmax numerators of MR queries.
   template <int MR>
   Scales<MR> soften(int query, int first, int last, const State& state) {
-    float most[kLanes] = {};
-    find_most<MR>(scores_, first, last, most);
+    const F most = nearest(find_largest<MR>(scores_, first, last));
     Scales<MR> scales;
     scales.raise(state.most + query, most);
+    float bases[kLanes];
+    store(bases, max(most, splat(kLeast)));
     T one[kPack];
     for (T& element : one) element = kPack == 1 ? T(1) : T(0x3f80);
     const typename Mul::Broadcast ones = Mul::broadcast(one);
     for (int m = 0; m < MR; ++m) {
       const float* scores = scores_ + m * kChunk;
       T* probs = probs_ + m * kChunk;
-      const F base = splat(max(most[m], kLeast));
+      const F base = splat(bases[m]);
       F total = zero();
       for (int b = first; b < last; b += kPack) {
         T* p = probs + b * kLanes;
@@ -298,15 +325,19 @@ class Chunk {
   void weigh_tile(int query, int64_t d, const Scales<MR>& scales, const State& state) {
     F acc[MR][NB];
     clear(acc);
-    int s = 0;
-    do {  // there is at least one
-      const T* lines[NB];
-      for (int j = 0; j < NB; ++j) lines[j] = segment_[s].values + (d + j * kLanes) * kPack;
-      accumulate<Mul>(acc, probs_ + segment_[s].token, kChunk, lines, dim_ * kPack, segment_[s].steps,
-                      upcoming_.template values<NB>(query == 0, segment_[s].token / kLanes, d, dim_, lines));
-    } while (++s < segments_);
+    const int64_t dim = dim_;
+    for (int s = 0; s < segments_; ++s) {
+      const T* values = segment_[s].values + d * kPack;
+      accumulate<Mul>(
+          acc, probs_ + segment_[s].token, kChunk, segment_[s].steps,
+          [&](int j, int64_t step) { return values + (step * dim + j * kLanes) * kPack; },
+          upcoming_.template values<NB>(query, segment_[s].token / kLanes, d, dim, values));
+    }
+    float* sums = state.values + query * dim + d;
+#pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
-      for (int j = 0; j < NB; ++j) scales.add(m, state.values + (query + m) * dim_ + d + j * kLanes, acc[m][j]);
+#pragma GCC unroll 16
+      for (int j = 0; j < NB; ++j) scales.add(m, sums + m * dim + j * kLanes, acc[m][j]);
     }
   }
 

@@ -46,7 +46,9 @@ class ChunkQ8 {
       store_i8(queries_ + i * dim_ + d, code);
       total = total + code;
     }
-    query_[i] = {step, -128 * static_cast<int32_t>(sum(total))};
+    // A query of zeros, too, has scores that are numbers.
+    steps_[i] = step > 0.0f ? step : 1.0f;
+    starts_[i] = -128 * static_cast<int32_t>(sum(total));
   }
 
   void foresee(const Source& source, int begin, int end) { upcoming_.find(pages_, source, begin, end); }
@@ -60,6 +62,7 @@ class ChunkQ8 {
       float* scales = value_scales_ + b * kLanes;
       store(scales, keep(load(scales), low - b * kLanes, high - b * kLanes, 0.0f));
     }
+    upcoming_.share_out(sight.count, kHeadRows);
     for (int i = 0; i < sight.count; i += kHeadRows) {
       with_rows<kHeadRows>(min(kHeadRows, sight.count - i), [&]<int MR>() {
         score<MR>(sight, start, i, first, last);
@@ -70,12 +73,6 @@ class ChunkQ8 {
   }
 
  private:
-  // A query as int8: each number is step * code.
-  struct Codes {
-    float step;
-    int32_t start;  // what takes back the 128 that codes in pages are shifted by: -128 * their sum
-  };
-
   // Finds block b of the chunk, whose first token is `token`; gathers it when pages hold it in pieces.
   void locate(const Source& source, int b, int token, int end) {
     if (pages_.block == kLanes) {
@@ -104,34 +101,11 @@ class ChunkQ8 {
     }
   }
 
-  template <class Mul, int MR, int NB, class A, class Fetch>
-  [[gnu::always_inline]] static void multiply(I (&acc)[MR][NB], const A* a, int64_t row_stride,
-                                              const uint8_t* const (&b)[NB], int64_t step_stride, int64_t steps,
-                                              Fetch ahead) {
-    for (int64_t s = 0; s < steps; ++s) {
-      ahead.fetch(s);
-      typename Mul::Line line[NB];
-#pragma GCC unroll 16
-      for (int j = 0; j < NB; ++j) line[j] = Mul::line(b[j] + s * step_stride);
-#pragma GCC unroll 16
-      for (int m = 0; m < MR; ++m) {
-        const typename Mul::Broadcast x = Mul::broadcast(a + m * row_stride + s * kPack);
-#pragma GCC unroll 16
-        for (int j = 0; j < NB; ++j) acc[m][j] = Mul::dot(acc[m][j], x, line[j]);
-      }
-    }
-  }
-
-  // Scores of MR queries with blocks [first, last); kNever for keys a query does not see.
+  // Scores of MR queries, less their step, with blocks [first, last); kNever for keys a query does not see.
   template <int MR>
   void score(const Sight& sight, int start, int query, int first, int last) {
-    int b = first;
-    for (; b + kHeadVectors <= last; b += kHeadVectors) score_tile<MR, kHeadVectors>(query, b);
-    for (; b + 2 <= last; b += 2) score_tile<MR, 2>(query, b);
-    for (; b < last; ++b) score_tile<MR, 1>(query, b);
-    for (int m = 0; m < MR; ++m) {
-      hide(scores_ + m * kChunk, sight.lows[query + m] - start, sight.highs[query + m] - start, first, last);
-    }
+    for_blocks(first, last, [&]<int NB>(int block) { score_tile<MR, NB>(query, block); });
+    hide(scores_, sight, start, query, MR, first, last);
   }
 
   template <int MR, int NB>
@@ -139,48 +113,55 @@ class ChunkQ8 {
     const uint8_t* lines[NB];
     for (int j = 0; j < NB; ++j) lines[j] = keys_[block + j];
     I acc[MR][NB];
+#pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
-      for (int j = 0; j < NB; ++j) acc[m][j] = MulQ8::start(query_[query + m].start);
+#pragma GCC unroll 16
+      for (int j = 0; j < NB; ++j) acc[m][j] = MulQ8::start(starts_[query + m]);
     }
-    multiply<MulQ8>(acc, queries_ + query * dim_, dim_, lines, kLanes * kPack, dim_ / kPack,
-             upcoming_.keys<NB>(query == 0, block, lines));
+    accumulate<MulQ8>(
+        acc, queries_ + query * dim_, dim_, dim_ / kPack,
+        [&](int j, int64_t step) { return lines[j] + step * kLanes * kPack; },
+        upcoming_.keys<NB>(query, block, lines));
+    float* scores = scores_ + block * kLanes;
+#pragma GCC unroll 16
     for (int j = 0; j < NB; ++j) {
       const F scale = load(key_scales_ + (block + j) * kLanes);
-      for (int m = 0; m < MR; ++m) {
-        store(scores_ + m * kChunk + (block + j) * kLanes,
-              MulQ8::to_float(acc[m][j]) * (scale * splat(query_[query + m].step)));
-      }
+#pragma GCC unroll 16
+      for (int m = 0; m < MR; ++m) store(scores + m * kChunk + j * kLanes, MulQ8::to_float(acc[m][j]) * scale);
     }
   }
 
   // Softmax numerators of MR queries, times the scales of the values they will weigh.
   template <int MR>
   Scales<MR> soften(int query, int first, int last, const State& state) {
-    float most[kLanes] = {}, heaviest[kLanes] = {};
-    find_most<MR>(scores_, first, last, most);
+    const F most = nearest(find_largest<MR>(scores_, first, last) * load(steps_ + query));
     Scales<MR> scales;
     scales.raise(state.most + query, most);
+    float bases[kLanes];
+    store(bases, splat(0.0f) - max(most, splat(kLeast)));
     for (int m = 0; m < MR; ++m) {
       float* scores = scores_ + m * kChunk;
-      const F base = splat(max(most[m], kLeast));
+      const F step = splat(steps_[query + m]), base = splat(bases[m]);
       F total = zero();
       for (int b = first; b < last; ++b) {
-        const F p = exp2_rough(load(scores + b * kLanes) - base);
+        const F p = exp2_rough(fma(load(scores + b * kLanes), step, base));
         total = total + p;
         store(scores + b * kLanes, p * load(value_scales_ + b * kLanes));
       }
       scales.add(m, state.total + (query + m) * kLanes, total);
     }
-    find_largest<MR>(scores_, first, last, heaviest);
+    // The least float keeps the inverse a number when all values are zero.
+    const F heaviest = find_largest<MR>(scores_, first, last);
+    const F least = splat(std::numeric_limits<float>::min());
+    store(prob_steps_, max(heaviest * splat(1.0f / MulWeights::kMost), least));
+    float inverses[kLanes];
+    store(inverses, splat(1.0f) / load(prob_steps_));
     for (int m = 0; m < MR; ++m) {
-      // The least float keeps the inverse a number when all values are zero.
-      const float step = max(heaviest[m] / MulWeights::kMost, std::numeric_limits<float>::min());
-      const F inverse = splat(1.0f / step);
+      const F inverse = splat(inverses[m]);
       for (int b = first; b < last; ++b) {
         const int at = m * kChunk + b * kLanes;
-        store_u8(probs_ + at, min(load(scores_ + at) * inverse, splat(MulWeights::kMost)));
+        store_u8(probs_ + at, load(scores_ + at) * inverse);
       }
-      prob_step_[m] = step;
     }
     return scales;
   }
@@ -198,21 +179,25 @@ class ChunkQ8 {
   template <int MR, int NB>
   void weigh_tile(int query, int64_t d, int first, int last, const Scales<MR>& scales, const State& state) {
     I acc[MR][NB];
+#pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
+#pragma GCC unroll 16
       for (int j = 0; j < NB; ++j) acc[m][j] = MulQ8::start(0);
     }
-    int b = first;
-    do {  // there is at least one
-      const uint8_t* lines[NB];
-      for (int j = 0; j < NB; ++j) lines[j] = values_[b] + (d + j * kLanes) * kPack;
-      multiply<MulWeights>(acc, probs_ + b * kLanes, kChunk, lines, dim_ * kPack, kLanes / kPack,
-               upcoming_.values<NB>(query == 0, b, d, dim_, lines));
-    } while (++b < last);
+    const int64_t dim = dim_;
+    for (int b = first; b < last; ++b) {
+      const uint8_t* values = values_[b] + d * kPack;
+      accumulate<MulWeights>(
+          acc, probs_ + b * kLanes, kChunk, kLanes / kPack,
+          [&](int j, int64_t step) { return values + (step * dim + j * kLanes) * kPack; },
+          upcoming_.values<NB>(query, b, d, dim, values));
+    }
+    float* sums = state.values + query * dim + d;
+#pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
-      for (int j = 0; j < NB; ++j) {
-        scales.add(m, state.values + (query + m) * dim_ + d + j * kLanes,
-                   MulQ8::to_float(acc[m][j]) * splat(prob_step_[m]));
-      }
+      const F step = splat(prob_steps_[m]);
+#pragma GCC unroll 16
+      for (int j = 0; j < NB; ++j) scales.add(m, sums + m * dim + j * kLanes, MulQ8::to_float(acc[m][j]) * step);
     }
   }
 
@@ -223,8 +208,9 @@ class ChunkQ8 {
   float* scores_;
   uint8_t *staged_keys_, *staged_values_;
   Upcoming<Pages<PageQ8>> upcoming_;
-  Codes query_[kQueries];
-  float prob_step_[kHeadRows];
+  float steps_[kQueries + kLanes] = {};  // of queries as int8: each number is step * code
+  int32_t starts_[kQueries];  // what takes back the 128 that codes in pages are shifted by: -128 * their sum
+  float prob_steps_[kLanes];  // of the queries that compute: each weight is step * code
   const uint8_t *keys_[kBlocks], *values_[kBlocks];
   float key_scales_[kChunk], value_scales_[kChunk];
 };

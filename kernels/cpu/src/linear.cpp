@@ -37,11 +37,11 @@ template <class Mul, int MR>
 void tile(const Context& c, const Op& op, int64_t row, const char* panel, int64_t column, Ahead ahead) {
   using T = typename Mul::T;
   const T* weights = reinterpret_cast<const T*>(panel);
-  const T* const lines[2] = {weights, weights + kLanes * Mul::kPack};
   F acc[MR][2];
   for (int m = 0; m < MR; ++m) acc[m][0] = acc[m][1] = zero();
   const int64_t stride = c.buffers[op.src].row_bytes / sizeof(T);
-  accumulate<Mul>(acc, c.row<T>(op.src, row), stride, lines, kPanel * Mul::kPack, op.k / Mul::kPack, ahead);
+  const auto line = [&](int j, int64_t step) { return weights + (step * kPanel + j * kLanes) * Mul::kPack; };
+  accumulate<Mul>(acc, c.row<T>(op.src, row), stride, op.k / Mul::kPack, line, ahead);
   finish(c, op, acc, row, column);
 }
 

@@ -25,9 +25,9 @@ template <int MR>
 struct Scales {
   float before[kLanes], added[kLanes];
 
-  // Raises most[MR] to those of a part. Whole vectors of both are read.
-  void raise(float* most, const float* part) {
-    const F old = load(most), other = load(part), larger = max(old, other);
+  // Raises most[MR] to those of a part. A whole vector of them is read.
+  void raise(float* most, F other) {
+    const F old = load(most), larger = max(old, other);
     const F base = max(larger, splat(kLeast));  // a number also when no key was seen
     store(before, exp2(old - base));
     store(added, exp2(other - base));
@@ -70,7 +70,7 @@ struct State {
   void merge(const State& part, int count, int64_t dim) const {
     for (int i = 0; i < count; ++i) {
       Scales<1> scales;
-      scales.raise(most + i, part.most + i);
+      scales.raise(most + i, load(part.most + i));
       scales.add(0, total + i * kLanes, load(part.total + i * kLanes));
       for (int64_t d = 0; d < dim; d += kLanes) scales.add(0, values + i * dim + d, load(part.values + i * dim + d));
     }

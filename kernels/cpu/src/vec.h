@@ -54,23 +54,22 @@ template <int kMost, int kLeast = 1, class Function>
   }
 }
 
-// acc[m][j] += sum over steps of a row m . line j. Each accumulator adds its products in the order of
+// acc[m][j] += sum over steps of a row m . line(j, step). Each accumulator adds its products in the order of
 // the steps whatever MR and NB are: what makes a row's result independent of the rows beside it.
 // ahead.fetch(step) fetches what is read later.
-template <class Mul, int MR, int NB, class Fetch>
-[[gnu::always_inline]] inline void accumulate(F (&acc)[MR][NB], const typename Mul::T* a, int64_t row_stride,
-                                              const typename Mul::T* const (&b)[NB], int64_t step_stride,
-                                              int64_t steps, Fetch ahead) {
+template <class Mul, class Sum, int MR, int NB, class A, class Line, class Fetch>
+[[gnu::always_inline]] inline void accumulate(Sum (&acc)[MR][NB], const A* a, int64_t row_stride, int64_t steps,
+                                              Line line, Fetch ahead) {
   for (int64_t s = 0; s < steps; ++s) {
-    typename Mul::Line line[NB];
+    typename Mul::Line lines[NB];
     ahead.fetch(s);
 #pragma GCC unroll 16
-    for (int j = 0; j < NB; ++j) line[j] = Mul::line(b[j] + s * step_stride);
+    for (int j = 0; j < NB; ++j) lines[j] = Mul::line(line(j, s));
 #pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
-      const auto x = Mul::broadcast(a + m * row_stride + s * Mul::kPack);
+      const typename Mul::Broadcast x = Mul::broadcast(a + m * row_stride + s * Mul::kPack);
 #pragma GCC unroll 16
-      for (int j = 0; j < NB; ++j) acc[m][j] = Mul::dot(acc[m][j], x, line[j]);
+      for (int j = 0; j < NB; ++j) acc[m][j] = Mul::dot(acc[m][j], x, lines[j]);
     }
   }
 }

@@ -54,9 +54,12 @@ inline float largest(F x) {
   return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
 }
 
-// The largest lane of each of four vectors.
-inline void largest4(const F (&x)[4], float* out) {
-  for (int i = 0; i < 4; ++i) out[i] = largest(x[i]);
+// Puts the largest lane of each of four vectors into lanes [at, at + 4) of another.
+inline void put_largest4(F& to, int at, const F (&x)[4]) {
+  float lanes[16];
+  store(lanes, to);
+  for (int i = 0; i < 4; ++i) lanes[at + i] = largest(x[i]);
+  to = load(lanes);
 }
 
 // Lanes [low, high) of x; `other` in the rest.
@@ -150,7 +153,7 @@ inline void store_i8(int8_t* p, F x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
 
-// The same of lanes from 0 to 127.
+// The same of lanes that are not negative, as at most 127.
 inline void store_u8(uint8_t* p, F x) { store_i8(reinterpret_cast<int8_t*>(p), x); }
 
 [[gnu::always_inline]] inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
@@ -211,6 +214,7 @@ struct MulQ8 {
     __m256i v[2];
   };
   using Broadcast = __m256i;
+  static constexpr int kPack = 4;
   static Line line(const uint8_t* p) {
     const __m256i* halves = reinterpret_cast<const __m256i*>(p);
     const __m256i bias = _mm256_set1_epi8(static_cast<char>(0x80));

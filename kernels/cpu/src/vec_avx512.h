@@ -37,8 +37,8 @@ inline F abs(F a) { return {_mm512_abs_ps(a.v)}; }
 inline float sum(F x) { return _mm512_reduce_add_ps(x.v); }
 inline float largest(F x) { return _mm512_reduce_max_ps(x.v); }
 
-// The largest lane of each of four vectors.
-inline void largest4(const F (&x)[4], float* out) {
+// Puts the largest lane of each of four vectors into lanes [at, at + 4) of another; `at` is a multiple of 4.
+inline void put_largest4(F& to, int at, const F (&x)[4]) {
   const __m512 low01 = _mm512_unpacklo_ps(x[0].v, x[1].v), high01 = _mm512_unpackhi_ps(x[0].v, x[1].v);
   const __m512 low23 = _mm512_unpacklo_ps(x[2].v, x[3].v), high23 = _mm512_unpackhi_ps(x[2].v, x[3].v);
   const __m512d pairs01 = _mm512_castps_pd(_mm512_max_ps(low01, high01));
@@ -46,7 +46,8 @@ inline void largest4(const F (&x)[4], float* out) {
   const __m512 fours = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(pairs01, pairs23)),
                                      _mm512_castpd_ps(_mm512_unpackhi_pd(pairs01, pairs23)));
   const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(fours), _mm512_extractf32x8_ps(fours, 1));
-  _mm_storeu_ps(out, _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  to.v = _mm512_mask_broadcast_f32x4(to.v, static_cast<__mmask16>(15 << at), four);
 }
 
 // Lanes [low, high) of x; `other` in the rest.
@@ -90,9 +91,9 @@ inline void store_i8(int8_t* p, F x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
 }
 
-// The same of lanes that fit uint8.
+// The same of lanes that are not negative, as at most 255.
 inline void store_u8(uint8_t* p, F x) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtusepi32_epi8(_mm512_cvtps_epi32(x.v)));
 }
 
 [[gnu::always_inline]] inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
@@ -131,6 +132,7 @@ struct I {
 struct MulQ8 {
   using Line = __m512i;
   using Broadcast = __m512i;
+  static constexpr int kPack = 4;
   static Line line(const uint8_t* p) { return _mm512_loadu_si512(p); }
   static Broadcast broadcast(const int8_t* p) {
     int32_t quad;
@@ -150,6 +152,7 @@ struct MulQ8 {
 struct MulWeights {
   using Line = __m512i;
   using Broadcast = __m512i;
+  static constexpr int kPack = 4;
   static constexpr float kMost = 255.0f;
   static Line line(const uint8_t* p) { return _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128)); }
   static Broadcast broadcast(const uint8_t* p) { return MulQ8::broadcast(reinterpret_cast<const int8_t*>(p)); }

@@ -68,9 +68,12 @@ inline float largest(const F& x) {
   return result;
 }
 
-// The largest lane of each of four vectors.
-inline void largest4(const F (&x)[4], float* out) {
-  for (int i = 0; i < 4; ++i) out[i] = largest(x[i]);
+// Puts the largest lane of each of four vectors into lanes [at, at + 4) of another.
+inline void put_largest4(F& to, int at, const F (&x)[4]) {
+  float lanes[16];
+  store(lanes, to);
+  for (int i = 0; i < 4; ++i) lanes[at + i] = largest(x[i]);
+  to = load(lanes);
 }
 
 // Lanes [low, high) of x; `other` in the rest.
@@ -132,9 +135,9 @@ inline void store_i8(int8_t* p, const F& x) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(std::nearbyint(x.v[i]));
 }
 
-// The same of lanes that fit uint8.
+// The same of lanes that are not negative, as at most 255.
 inline void store_u8(uint8_t* p, const F& x) {
-  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(std::nearbyint(x.v[i]));
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(std::nearbyint(std::fmin(x.v[i], 255.0f)));
 }
 
 [[gnu::always_inline]] inline void prefetch(const void* p) { __builtin_prefetch(p); }
@@ -188,6 +191,7 @@ struct MulQ8 {
     uint8_t v[64];
   };
   using Broadcast = const int8_t*;
+  static constexpr int kPack = 4;
   static Line line(const uint8_t* p) {
     Line result;
     std::memcpy(result.v, p, sizeof result.v);
