@@ -2,10 +2,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #include "amx.h"
 #include "half.h"
@@ -72,7 +72,7 @@ class Trial {
   // Twice the product of A and B.
   template <class Dot>
   void run(Dot dot) {
-    std::fill(c_, c_ + kBytes, 1);
+    std::memset(c_, 1, kBytes);
     load_tile<1>(a_, bytes_);
     load_tile<2>(b_, kAmxBytes);
     zero_tile<0>();
