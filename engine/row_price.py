@@ -10,8 +10,9 @@ which forgets old steps:
 
 from __future__ import annotations
 
-_UNNOTICED = 0.02
-"""Share of a step's time: steps vary more than that by themselves."""
+_UNNOTICED = 0.01
+"""Share of a step's time: steps vary more than that by themselves. Prices are not known exactly, and answers
+that come sooner make room for other prompts sooner."""
 _KEPT = 255 / 256
 """Weight of a step against the one after it. Prices change little; what a step takes besides, a lot."""
 

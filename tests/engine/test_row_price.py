@@ -26,14 +26,14 @@ def learned(base_s: float, row_s: float, *, noise: float = 0.0, steps: int = 400
     ("base_s", "row_s", "tokens", "unnoticed"),
     [
         (0.0, 0.001, 8, 0),
-        (0.0, 0.001, 110, 2),
-        (0.010, 0.0001, 10, 2),
-        (0.010, 0.00001, 10, 20),
+        (0.0, 0.001, 210, 2),
+        (0.010, 0.00005, 10, 2),
+        (0.010, 0.000005, 10, 20),
         (0.010, 0.0, 10, 512),
         (0.010, -0.00001, 10, 512),
     ],
 )
-def test_as_many_as_make_a_fiftieth_of_the_step(
+def test_as_many_as_make_a_hundredth_of_the_step(
     base_s: float, row_s: float, tokens: int, unnoticed: int
 ) -> None:
     assert learned(base_s, row_s).unnoticed(tokens, 512) == pytest.approx(
@@ -43,7 +43,7 @@ def test_as_many_as_make_a_fiftieth_of_the_step(
 
 def test_noise_hardly_matters() -> None:
     assert learned(0.005, 0.0002, noise=0.3).unnoticed(8, 512) <= 1
-    assert learned(0.010, 0.00002, noise=0.02).unnoticed(8, 512) >= 5
+    assert learned(0.010, 0.00001, noise=0.02).unnoticed(8, 512) >= 5
 
 
 def test_all_is_free_until_the_price_is_known() -> None:
@@ -66,7 +66,7 @@ def test_a_machine_that_changes_is_learned_anew() -> None:
 
 @pytest.mark.parametrize(
     ("row_s", "free", "more"),
-    [(0.001, 4, 0), (0.00008, 4, 2), (0.0, 4, None), (0.001, 0, None)],
+    [(0.001, 4, 0), (0.00004, 4, 2), (0.0, 4, None), (0.001, 0, None)],
     ids=["rows are dear", "rows are cheap", "rows are free", "nobody else is there"],
 )
 async def test_tokens_of_a_step(row_s: float, free: int, more: int | None) -> None:
