@@ -89,6 +89,8 @@ class LlgGrammar:
             with contextlib.suppress(NoCloseError):
                 matcher.try_close(self._tracker.other_text())
             close = matcher.shortest_close()
+        if self.states is not None:
+            self.states.forget()  # what was seen on the way, so that it is remembered itself
         return None if close is None else len(close)
 
     def matcher(self) -> LlgMatcher:

@@ -79,6 +79,7 @@ class States(Generic[P]):
         self._tracker = tracker
         self._known: dict[P, State[P]] = {}
         self._steps: dict[tuple[State[P], bytes], State[P]] = {}
+        self._most = _MOST_STATES
         self.start = self._state(tracker.start)
 
     def after(self, state: State[P], data: bytes) -> State[P]:
@@ -111,11 +112,20 @@ class States(Generic[P]):
         known = self._known.get(point)
         if known is None:
             # Those in use live on in their matchers.
-            if len(self._known) >= _MOST_STATES:
-                self._known.clear()
-                self._steps.clear()
+            if len(self._known) >= self._most:
+                self.forget()
             known = self._known[point] = State(point, self._tracker.size(point))
         return known
+
+    def forget(self) -> None:
+        """Let go of all places but those on the way from the start, which others join."""
+        self._known.clear()
+        self._steps.clear()
+        state = self.start
+        while state.onward is not None:
+            state = state.onward.state
+            self._known[state.point] = state
+        self._most = _MOST_STATES + len(self._known)
 
 
 def note_end(state: State[P]) -> None:

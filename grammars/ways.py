@@ -6,6 +6,7 @@ own way is known: in a list of strings, up to the end of the string.
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 from llguidance import LLMatcher
@@ -15,6 +16,9 @@ from grammars.tracking import NoCloseError, OffGrammarError, RepeatedError
 from grammars.vocab import Vocabulary
 
 P = TypeVar("P")
+
+_LONG = 512
+"""With so many bytes to go, a way that is known is joined at once, though it may cost a token more."""
 
 
 def find_way(states: States[P], state: State[P], matcher: LLMatcher, vocabulary: Vocabulary) -> None:
@@ -30,9 +34,11 @@ def find_way(states: States[P], state: State[P], matcher: LLMatcher, vocabulary:
     except NoCloseError:
         note_dead_end(state)
         return
-    here, steps = state, []
+    here = state
+    steps: list[tuple[State[P], Step[P]]] = []
     while text and (here.left is None or here.left > len(text)):
-        step = _step(states, here, text, matcher, vocabulary)
+        piece = _joining(states, here, text, vocabulary) if len(text) > _LONG and not steps else text
+        step = _step(states, here, text, matcher, vocabulary, piece=piece)
         if step is None:
             # What the engine fails at, it may not fail at another time.
             if not matcher.is_error():
@@ -59,7 +65,7 @@ def try_way(
     """
     here, steps = state, []
     while text:
-        step = _step(states, here, text, matcher, vocabulary)
+        step = _step(states, here, text, matcher, vocabulary, piece=text)
         if step is None:
             return
         steps.append((here, step))
@@ -70,11 +76,21 @@ def try_way(
 
 
 def _step(
-    states: States[P], state: State[P], text: bytes, matcher: LLMatcher, vocabulary: Vocabulary
+    states: States[P],
+    state: State[P],
+    text: bytes,
+    matcher: LLMatcher,
+    vocabulary: Vocabulary,
+    *,
+    piece: bytes,
 ) -> Step[P] | None:
-    """The first of the tokens that `text` is spelled with: one that the engine dictates, or the longest."""
+    """The first of the tokens that `text` is spelled with: one that the engine dictates, or the longest.
+
+    Args:
+        piece: the beginning of `text` that the longest may be of.
+    """
     forced = matcher.compute_ff_tokens()
-    token_id = forced[0] if forced else vocabulary.spellings.longest(text)
+    token_id = forced[0] if forced else vocabulary.spellings.longest(piece)
     data = b"" if token_id is None else vocabulary.token_bytes[token_id]
     if token_id is None or not data or not text.startswith(data):
         return None
@@ -84,3 +100,18 @@ def _step(
         return Step(token_id, data, states.after(state, data))
     except (OffGrammarError, RepeatedError):
         return None
+
+
+def _joining(states: States[P], here: State[P], text: bytes, vocabulary: Vocabulary) -> bytes:
+    """The longest token of `text` that leads to a place whose way is known; all of it if none does."""
+    piece = text
+    while (token_id := vocabulary.spellings.longest(piece)) is not None:
+        piece = vocabulary.token_bytes[token_id]
+        try:
+            left = states.after(here, piece).left
+        except (OffGrammarError, RepeatedError):
+            return text
+        if left is not None and left < math.inf:
+            return piece
+        piece = piece[:-1]
+    return text
