@@ -7,8 +7,9 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from app.errors import ApiError, bad_request
+from app.errors import ApiError, bad_request, queue_full
 from app.json_text import check_structure, error_path
+from engine.stats import Stats
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -17,11 +18,36 @@ _DISCARD_FACTOR = 4
 with unread data resets it, and the client would see that instead of the answer."""
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+class BodyRoom:
+    """Memory for bodies that are being received, of all connections together: many may send slowly.
+
+    Args:
+        most: bytes.
+        stats: counts what there was no room for.
+    """
+
+    def __init__(self, most: int, stats: Stats) -> None:
+        self._left = most
+        self._stats = stats
+
+    def take(self, size: int) -> bool:
+        """Whether there is room for `size` more bytes, the caller's until it gives them back."""
+        if size > self._left:
+            self._stats.rejected["bodies_full"] += 1
+            return False
+        self._left -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+
+async def read_body(request: Request, limit: int, room: BodyRoom) -> bytes:
     """The request's body of at most `limit` bytes.
 
     Raises:
-        ApiError: the body is too large (413), not JSON or compressed by its headers (415, 501).
+        ApiError: the body is too large (413), not JSON or compressed by its headers (415, 501), or there is
+            no room for it (429).
         ClientDisconnect: the client left before it was complete.
     """
     _check_headers(request)
@@ -29,21 +55,29 @@ async def read_body(request: Request, limit: int) -> bytes:
     if length.isdecimal() and int(length) > limit * _DISCARD_FACTOR:
         raise _too_large(limit)
     chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunk: bytes = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            chunks.clear()
-        else:
-            chunks.append(chunk)
-        if size > limit * _DISCARD_FACTOR or not message.get("more_body", False):
-            break
+    size = taken = 0
+    has_room = True
+    try:
+        while True:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            has_room = has_room and (size > limit or room.take(len(chunk)))
+            if size > limit or not has_room:
+                chunks.clear()
+            else:
+                taken += len(chunk)
+                chunks.append(chunk)
+            if size > limit * _DISCARD_FACTOR or not message.get("more_body", False):
+                break
+    finally:
+        room.give_back(taken)
     if size > limit:
         raise _too_large(limit)
+    if not has_room:
+        raise queue_full("too many request bodies are being received already", retry_after_s=1)
     return b"".join(chunks)
 
 

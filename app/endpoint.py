@@ -12,7 +12,6 @@ from typing import Protocol
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from app.bodies import read_body
 from app.caller import read_deadlines
 from app.connection import HANG_UP
 from app.disconnect import run_while_connected
@@ -42,7 +41,7 @@ class GenerateEndpoint:
         state.check_ready()
         read_deadlines(request.headers, state.config)
         try:
-            body = await read_body(request, state.config.max_body << 20)
+            body = await state.read_body(request)
         except ClientDisconnect:
             return
         await run_while_connected(self._answer(state, body, request, send), receive)

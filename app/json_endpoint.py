@@ -9,7 +9,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.bodies import read_body
 from app.disconnect import run_while_connected
 from app.state import AppState
 
@@ -29,7 +28,7 @@ class JsonEndpoint:
         request = Request(scope, receive)
         state: AppState = request.app.state.radish
         try:
-            body = await read_body(request, state.config.max_body << 20)
+            body = await state.read_body(request)
         except ClientDisconnect:
             return
         await run_while_connected(self._respond(state, body, request, send), receive)

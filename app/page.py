@@ -12,7 +12,6 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from app.bodies import read_body
 from app.errors import ApiError
 from app.state import AppState
 from app.structured import FieldConstraint
@@ -58,7 +57,7 @@ async def _page(request: Request) -> Response:
 async def _check_schema(request: Request) -> Response:
     state: AppState = request.app.state.radish
     state.check_ready()
-    body = await state.decode(await read_body(request, state.config.max_body << 20), SchemaCheck)
+    body = await state.decode(await state.read_body(request), SchemaCheck)
     verdict = SchemaVerdict(None)
     try:
         await state.compile(FieldConstraint("schema", Constraint.json_schema(body.schema)))

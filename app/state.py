@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
+from starlette.requests import Request
 
-from app.bodies import decode
+from app.bodies import BodyRoom, decode, read_body
 from app.caller import current_caller
 from app.errors import ApiError, bad_request, from_grammar, from_template, queue_full, unavailable
 from app.messages import plain_messages
@@ -38,6 +39,8 @@ _MOST_MESSAGES = 32 * 1024
 """Of all responses that are kept to be retrieved or gone on from."""
 _RESPONSES_BYTES = 256 << 20
 """Of the requests and answers behind them."""
+_BODIES = 64
+"""Of the largest size that may be in the middle of being received."""
 _INLINE_BYTES = 64 * 1024
 """A body up to this size is decoded on the loop: that takes less than the way to another thread and back."""
 
@@ -56,6 +59,7 @@ class AppState:
             capacity=_MOST_RESPONSES, max_messages=_MOST_MESSAGES, max_bytes=_RESPONSES_BYTES
         )
         self.streams = StreamStore(capacity=_MOST_STREAMS, retention_s=config.resume_timeout)
+        self._body_room = BodyRoom(_BODIES * (config.max_body << 20), engine.stats)
         tokenizer = engine.tokenizer
         self._template = ChatTemplate(tokenizer)
         template = tokenizer.chat_template or ""
@@ -82,6 +86,10 @@ class AppState:
         if not self.is_ready:
             why = "A step of the engine hangs." if self.engine.is_stuck else "The server is shutting down."
             raise unavailable(why, retry_after_s=self.config.drain_timeout)
+
+    async def read_body(self, request: Request) -> bytes:
+        """See `app.bodies.read_body`."""
+        return await read_body(request, self.config.max_body << 20, self._body_room)
 
     async def decode(self, body: bytes, type_: type[_T]) -> _T:
         """See `app.bodies.decode`."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from tests.app.harness import Served, chat_body, error_of
+from tests.app.harness import Served, chat_body, error_of, raw_client, serving, until
 
 MESSAGE = {"role": "user", "content": "x"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -142,6 +144,30 @@ async def test_a_body_beyond_the_limit_names_it(served: Served) -> None:
     response = await served.http.post("/v1/completions", content=b" " * ((8 << 20) + 1))
     assert response.status_code == 413
     assert str(8 << 20) in error_of(response)["message"]
+
+
+async def test_bodies_that_are_being_received_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow senders hold what they sent: beyond the bound others are told to come again."""
+    monkeypatch.setattr("app.state._BODIES", 2)
+    begun = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n"
+    body = {"model": "fake", "prompt": "x", "max_tokens": 1, "user": "u" * 1000}
+    async with serving(max_body=1) as served, AsyncExitStack() as stack:
+        slow = [await stack.enter_async_context(raw_client(served)) for _ in range(2)]
+        for client in slow:
+            client.writer.write(begun + b" " * ((1 << 20) - 100))
+        await until(lambda: served.state._body_room._left == 200)
+        refused = await served.post("completions", body)
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"] == "1"
+        assert "being received" in error_of(refused)["message"]
+        assert served.engine.stats.rejected["bodies_full"] == 1
+        await slow[0].hang_up()
+        await until(lambda: served.state._body_room._left > 1 << 20)
+        assert (await served.post("completions", body)).status_code == 200
+        slow[1].writer.write(b" " * 98 + b"{}")
+        async with asyncio.timeout(10):
+            assert b" 400 " in await slow[1].reader.readline()
+        assert served.state._body_room._left == 2 << 20
 
 
 @pytest.mark.parametrize(
