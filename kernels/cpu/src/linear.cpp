@@ -1,6 +1,4 @@
 // Matrix products with packed weights and what follows them in registers.
-#include <algorithm>
-
 #include "abi.h"
 #include "amx_linear.h"
 #include "context.h"
