@@ -16,17 +16,14 @@ _MAPS = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
 _DATA = frozenset({"const", "enum", "default", "examples"})
-DECIDING = frozenset(
-    {
-        *("$dynamicRef", "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf"),
-        *("const", "contains", "dependencies", "dependentRequired", "dependentSchemas", "else"),
-        *("enum", "exclusiveMaximum", "exclusiveMinimum", "format", "if", "items", "maxContains"),
-        *("maxItems", "maxLength", "maxProperties", "maximum", "minContains", "minItems"),
-        *("minLength", "minProperties", "minimum", "multipleOf", "not", "oneOf", "pattern"),
-        *("patternProperties", "prefixItems", "properties", "propertyNames", "required", "then"),
-        *("type", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"),
-    }
-)
+DECIDING = frozenset({
+    "$dynamicRef", "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "contains",
+    "dependencies", "dependentRequired", "dependentSchemas", "else", "enum", "exclusiveMaximum",
+    "exclusiveMinimum", "format", "if", "items", "maxContains", "maxItems", "maxLength", "maxProperties",
+    "maximum", "minContains", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "not",
+    "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "propertyNames", "required",
+    "then", "type", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
+})  # fmt: skip
 """The keywords of drafts 7 and 2020-12 that decide whether a value is valid; others only describe."""
 
 
