@@ -27,6 +27,8 @@ from grammars.compiler import Compiler
 from grammars.vocab import Vocabulary
 
 END_OF_TEXT, IM_START, IM_END = 256, 257, 258
+HANGS_S = 120.0
+"""No machine is so slow: what takes longer never ends."""
 HIDDEN_SIZE = 8
 VOCAB_SIZE = 272
 """Width of the fake logits, wider than the vocabulary as in many real models."""

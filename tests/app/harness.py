@@ -18,7 +18,7 @@ from opentelemetry.trace import TracerProvider
 from app.server import HTTPServer, create_app, listen, url_of
 from app.state import AppState
 from engine.engine import Engine
-from tests.fakes import FakeRunner, assert_quiet, fake_engine, hashed_tokens
+from tests.fakes import HANGS_S, FakeRunner, assert_quiet, fake_engine, hashed_tokens
 
 CONTROL_PROMPT = "the control prompt"
 CONTROL_TEXT = bytes(hashed_tokens(CONTROL_PROMPT.encode(), 12)).decode()
@@ -89,9 +89,9 @@ async def serving_engine(engine: Engine, tracing: TracerProvider | None = None) 
             await task
 
 
-async def until(condition: Any, timeout_s: float = 10.0) -> None:
+async def until(condition: Any) -> None:
     """Wait for `condition()` to be true."""
-    async with asyncio.timeout(timeout_s):
+    async with asyncio.timeout(HANGS_S):
         while not condition():  # noqa: ASYNC110  nothing tells when
             await asyncio.sleep(0.001)
 
@@ -102,8 +102,8 @@ async def become_quiet(served: Served, known_tasks: set[asyncio.Task[Any]]) -> N
     served.runner.resume()
     served.runner.script = lambda row: None
     served.runner.fails = lambda batch: False
-    await until(lambda: served.engine.load().running + served.engine.load().waiting == 0, 5)
-    await until(lambda: not server_tasks() - known_tasks, 5)
+    await until(lambda: served.engine.load().running + served.engine.load().waiting == 0)
+    await until(lambda: not server_tasks() - known_tasks)
     response = await served.complete(CONTROL_PROMPT, max_tokens=12, temperature=0)
     assert response.json()["choices"][0]["text"] == CONTROL_TEXT
     assert (await served.http.get("/health")).status_code == 200

@@ -48,7 +48,7 @@ async def test_a_stalled_reader_is_dropped_and_its_pages_are_free() -> None:
         async with raw_client(served, receive_buffer=4096) as client:
             client.post("chat/completions", chat_body(**ENDLESS, stream=True))
             # The answer is larger than all buffers, so it cannot end but by being dropped.
-            await until(lambda: served.engine.stats.finished["abort"] == 1, 60)
+            await until(lambda: served.engine.stats.finished["abort"] == 1)
             pages = served.engine.load().pages
             assert pages.private + pages.protected == 0
         await become_quiet(served, known)
@@ -61,7 +61,7 @@ async def test_a_stalled_reader_is_noticed_before_megabytes_are_buffered() -> No
         raw_client(served, receive_buffer=4096) as client,
     ):
         client.post("chat/completions", chat_body(**{**ENDLESS, "max_tokens": 1000}, stream=True))
-        await until(lambda: sum(served.engine.stats.finished.values()) == 1, 60)
+        await until(lambda: sum(served.engine.stats.finished.values()) == 1)
         await until(lambda: not served.server.server_state.connections)
         text = b""
         with suppress(ConnectionResetError):
@@ -76,7 +76,7 @@ async def test_a_reader_that_reads_late_gets_everything() -> None:
         raw_client(served, receive_buffer=4096) as client,
     ):
         client.post("chat/completions", chat_body(**{**ENDLESS, "max_tokens": 1500}, stream=True))
-        await until(lambda: served.engine.stats.finished["length"] == 1, 60)
+        await until(lambda: served.engine.stats.finished["length"] == 1)
         text = b""
         while b"data: [DONE]" not in text:
             text += await client.reader.read(1 << 20)

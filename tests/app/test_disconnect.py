@@ -233,7 +233,7 @@ async def test_a_slow_reader_holds_up_nobody() -> None:
         slow.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is a read transport, too
         for _ in range(3):
             assert (await served.complete("y", max_tokens=20)).status_code == 200
-        await until(lambda: served.engine.load().running == 0, 30)
+        await until(lambda: served.engine.load().running == 0)
         slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
         text = b""
         while not text.endswith(b"0\r\n\r\n"):

@@ -20,7 +20,7 @@ from app.server import create_app, serve
 from app.state import AppState
 from engine.engine import Engine
 from tests.app.harness import chat_body, error_of, events, until
-from tests.fakes import FakeRunner, assert_quiet, fake_engine, hashed_tokens
+from tests.fakes import HANGS_S, FakeRunner, assert_quiet, fake_engine, hashed_tokens
 
 
 @dataclass
@@ -46,10 +46,10 @@ async def process(**settings: Any) -> AsyncIterator[Process]:
     app = create_app(engine, engine.config)
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve(app, engine.config, url.set_result))
-    async with httpx.AsyncClient(base_url=await url, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=await url, timeout=HANGS_S) as http:
         try:
             yield Process(engine, runner, app.state.radish, http, serving)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANGS_S):
                 await serving
         finally:
             runner.resume()
@@ -147,7 +147,7 @@ async def test_the_process_ends_though_a_step_does_not() -> None:
     try:
         assert child.stdout is not None
         url = (await child.stdout.readline()).decode().split()[-1]
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=HANGS_S) as http:
             body = {"model": "fake", "prompt": "x", "stream": True}
             stream = asyncio.create_task(http.post("/v1/completions", json=body))
             while (await http.get("/ready")).status_code == 200:  # noqa: ASYNC110  nothing tells when
@@ -157,7 +157,7 @@ async def test_the_process_ends_though_a_step_does_not() -> None:
                 child.terminate()
                 await asyncio.sleep(0.05)
             assert last_error(await stream) == "The server ended the request to shut down."
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANGS_S):
             assert await child.wait() == EXIT_HANGS
     finally:
         if child.returncode is None:
@@ -191,7 +191,7 @@ async def test_the_process_ends_with_0(signals: int) -> None:
         assert child.stdin is not None
         assert child.stdout is not None
         url = (await child.stdout.readline()).decode().split()[-1]
-        async with asyncio.timeout(60), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with asyncio.timeout(HANGS_S), httpx.AsyncClient(base_url=url, timeout=HANGS_S) as http:
             body = {"model": "fake", "prompt": "x", "max_tokens": 20, "stream": True}
             stream = asyncio.create_task(http.post("/v1/completions", json=body))
             running = re.compile(r"^vllm:num_requests_running{.*} 1\.0$", re.MULTILINE)
@@ -210,7 +210,7 @@ async def test_the_process_ends_with_0(signals: int) -> None:
             if signals == 1:
                 said = "".join(chunk["choices"][0]["text"] for chunk in events((await stream).text))
                 assert said == bytes(hashed_tokens(b"x", 20)).decode()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANGS_S):
             assert await child.wait() == 0
     finally:
         if child.returncode is None:

@@ -14,6 +14,7 @@ from engine.engine import Engine
 from engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError
 from engine.request import Request
 from tests.fakes import (
+    HANGS_S,
     IM_END,
     VOCAB_SIZE,
     FakeRunner,
@@ -41,7 +42,7 @@ async def running(**settings: Any) -> AsyncIterator[tuple[Engine, FakeRunner]]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Give the loop turns until `condition` holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANGS_S):
         while not condition():  # noqa: ASYNC110  (the conditions watched here have no event)
             await asyncio.sleep(0)
 

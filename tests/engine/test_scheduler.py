@@ -17,7 +17,7 @@ from engine.page_pool import PagePool
 from engine.params import SamplingParams
 from engine.plan import Plan
 from engine.prefix_tree import Prefix, PrefixTree
-from engine.request import Request, Sequence
+from engine.request import Request, Sequence, Timing
 from engine.scheduler import Scheduler
 from engine.stats import Stats
 from engine.stream import UpdateStream
@@ -64,6 +64,7 @@ class Rig:
         namespace: str = "",
         *,
         tenant: str = "",
+        arrived: float = 0.0,
         delay_s: float = 0.0,
     ) -> Sequence:
         params = SamplingParams(max_tokens=max_tokens)
@@ -83,6 +84,7 @@ class Rig:
             tokens=list(prompt),
             num_prompt=len(prompt),
             detokenizer=Detokenizer(TOKENIZER, prompt=prompt, stop=(), include_stop=False, skip_special=True),
+            timing=Timing(arrived=arrived),
             delay_s=delay_s,
         )
         self.scheduler.add(sequence)
@@ -338,15 +340,11 @@ def test_waiting_makes_up_for_priority() -> None:
     patient = rig.submit([1], 1, delay_s=50.0)
     ordinary = [rig.submit([2], 1) for _ in range(3)]
     urgent = rig.submit([3], 1, delay_s=-50.0)
-    arrived = patient.timing.arrived
-    after = rig.submit([4], 1)
-    rig.scheduler.waiting.remove(after)
-    after.timing.arrived = arrived + 51.0
-    rig.scheduler.add(after)
-    order = [*rig.scheduler.waiting]
-    assert order == [urgent, *ordinary, patient, after]
+    after = rig.submit([4], 1, arrived=51.0)
+    order = [urgent, *ordinary, patient, after]
+    assert [*rig.scheduler.waiting] == order
     rig.run()
-    assert sorted((patient, *ordinary, urgent, after), key=lambda s: s.timing.admitted) == order
+    assert rig.ended == order
 
 
 def test_the_waiting_queue_holds_what_was_put_in() -> None:
