@@ -82,7 +82,7 @@ async def serving_engine(engine: Engine, tracing: TracerProvider | None = None) 
         await started.wait()
         url = url_of(listener)
         try:
-            async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+            async with httpx.AsyncClient(base_url=url, timeout=HANGS_S) as http:
                 yield Served(url, engine, app.state.radish, server, http)
         finally:
             server.should_exit = True

@@ -10,7 +10,7 @@ import pytest
 
 from app.sse import DONE, EventStream
 from tests.app.harness import Served, chat_body, raw_client, serving, until
-from tests.fakes import hashed_tokens
+from tests.fakes import HANGS_S, hashed_tokens
 
 ENDLESS = {"ignore_eos": True, "max_tokens": 2000}
 
@@ -183,7 +183,7 @@ async def test_a_client_may_leave_between_the_last_token_and_the_end(
     finished = served.engine.stats.finished["length"]
     async with raw_client(served) as client:
         client.post("completions", {"model": "fake", "prompt": "x", "max_tokens": 3, "stream": True})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANGS_S):
             while b'"finish_reason":"length"' not in await client.reader.readline():
                 pass
         assert served.engine.stats.finished["length"] == finished + 1

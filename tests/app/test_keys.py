@@ -18,7 +18,7 @@ from app.terminal_chat import ChatConfig, Conversation
 from app.top import frames
 from engine.errors import ConfigError
 from tests.app.harness import Served, become_quiet, error_of, raw_client, server_tasks, serving, until
-from tests.fakes import assert_quiet, fake_engine
+from tests.fakes import HANGS_S, assert_quiet, fake_engine
 
 ALICE, BOB = "alice-1", "bob-1"
 ASKED = {"model": "fake", "prompt": "asked", "max_tokens": 3}
@@ -292,7 +292,7 @@ async def test_a_response_in_the_background_counts_until_it_is_made(tmp_path: Pa
         refused = await served.complete()
         assert (refused.status_code, error_of(refused)["code"]) == (429, "key_concurrency")
         served.runner.resume()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANGS_S):
             while (code := error_of(await served.complete())["code"]) == "key_concurrency":
                 pass
         assert code == "key_tokens_per_minute"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.app.harness import Served, chat_body, error_of, raw_client, serving, until
+from tests.fakes import HANGS_S
 
 MESSAGE = {"role": "user", "content": "x"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -165,7 +166,7 @@ async def test_bodies_that_are_being_received_are_bounded_together(monkeypatch: 
         await until(lambda: served.state._body_room._left > 1 << 20)
         assert (await served.post("completions", body)).status_code == 200
         slow[1].writer.write(b" " * 98 + b"{}")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANGS_S):
             assert b" 400 " in await slow[1].reader.readline()
         assert served.state._body_room._left == 2 << 20
 

@@ -22,7 +22,7 @@ from engine.config import Config
 from engine.engine import Engine
 from engine.tokenizer import Tokenizer
 from tests.app.harness import CONTROL_PROMPT, CONTROL_TEXT, Served, events, raw_client, until
-from tests.fakes import FakeRunner, assert_quiet, fake_engine, hashed_tokens
+from tests.fakes import HANGS_S, FakeRunner, assert_quiet, fake_engine, hashed_tokens
 
 
 async def test_models(served: Served) -> None:
@@ -133,7 +133,7 @@ async def serving_until_told(**settings: Any) -> AsyncIterator[tuple[httpx.Async
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve(create_app(engine, engine.config), engine.config, url.set_result))
     try:
-        async with httpx.AsyncClient(base_url=await url, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=await url, timeout=HANGS_S) as http:
             yield http, engine, runner
         await asyncio.wait_for(serving, 10)
     finally:
