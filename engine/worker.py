@@ -11,6 +11,7 @@ from typing import TypeVar, TypeVarTuple
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 
 class Worker:
@@ -55,9 +56,6 @@ class Worker:
     def _make_calls(self) -> None:
         while (make := self._calls.get()) is not None:
             make()
-
-
-Value = TypeVar("Value")
 
 
 def _settle(future: asyncio.Future[Result], set_: Callable[[Value], None], value: Value) -> None:
