@@ -6,7 +6,8 @@ write timeout     for the client to take what was written: one who stopped readi
                   request learns as a disconnect, so its pages are free at once
 head size         bytes of request line and headers, the trailers of a body in chunks included; and of
                   whatever else comes without being a piece of a body
-pipeline          requests that are sent before earlier ones were answered
+pipeline          requests that are sent before earlier ones were answered; while they wait, nothing more is
+                  read, so the receive timeout waits with them
 
 Trailers are read and dropped: what the headers decided stays decided. A request that asks for another
 protocol is answered in this one (RFC 9110, section 7.8), with its body, which the parser would leave to that
@@ -18,11 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from functools import partial
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from engine.config import Config
 
@@ -49,6 +51,10 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._receiving: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
+        self._unanswered: deque[RequestResponseCycle] = deque()
+        """Requests in their order; uvicorn knows the last one."""
+        self._is_partial = False
+        """Whether a request was begun that has not come to its end."""
         self._in_head = True
         self._head_size = 0
         self._unparsed = 0
@@ -66,6 +72,9 @@ class Connection(HttpToolsProtocol):
         self._end_receiving()
         self._end_writing()
         super().connection_lost(exc)
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -105,7 +114,7 @@ class Connection(HttpToolsProtocol):
         if self._is_repeated:
             return
         self._framing = b""
-        self._in_head = True
+        self._in_head = self._is_partial = True
         self._head_size = self._unparsed = 0
         self._await_more()
         super().on_message_begin()
@@ -130,8 +139,9 @@ class Connection(HttpToolsProtocol):
             self._is_repeated = False
             return
         self._in_head = False
-        self._await_more()
         super().on_headers_complete()
+        self._unanswered.append(self.cycle)
+        self._await_more()
         # Not read off the connection later: by then it may have begun to read another request.
         self.scope[HANG_UP] = partial(setattr, self.cycle, "keep_alive", False)  # type: ignore[literal-required]  # of ours
 
@@ -143,8 +153,15 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._unparsed = 0
+        self._is_partial = False
         self._end_receiving()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._unanswered.popleft()
+        super().on_response_complete()
+        if self._is_partial and self._receiving is None and not self.transport.is_closing():
+            self._await_more()
 
     def _count_head(self, size: int) -> None:
         """Count what the parser made of a head; an error ends its work, and with it the connection."""
@@ -167,6 +184,8 @@ class Connection(HttpToolsProtocol):
 
     def _await_more(self) -> None:
         self._end_receiving()
+        if self.pipeline:
+            return
         self._receiving = self.loop.call_later(
             self.receive_timeout_s, self._drop, "did not send its request in time"
         )

@@ -9,7 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.app.harness import Served, become_quiet, raw_client, server_tasks, serving
+from app.connection import Connection
+from tests.app.harness import Served, become_quiet, raw_client, server_tasks, serving, until
 
 KEY = "alice-1"
 BODY = b'{"model": "fake", "prompt": "x", "max_tokens": 1}'
@@ -151,6 +152,49 @@ async def test_requests_ahead_of_their_answers_are_bounded(
         with suppress(ConnectionError):
             assert (await client.reader.read()).count(b"HTTP/1.1") < 1000
     assert "more than 128 requests" in caplog.text
+
+
+def only_connection(served: Served) -> Connection:
+    (connection,) = served.server.server_state.connections
+    assert isinstance(connection, Connection)
+    return connection
+
+
+async def test_who_asked_ahead_may_leave_too() -> None:
+    """The answer that is running learns of it, not only the request that came last."""
+    async with serving(max_context=4000) as served:
+        known = server_tasks()
+        served.runner.pause()
+        async with raw_client(served) as client:
+            endless = {"model": "fake", "prompt": "x", "max_tokens": 3000, "ignore_eos": True}
+            client.post("completions", {**endless, "stream": True})
+            await until(lambda: served.engine.load().running == 1)
+            client.writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection = only_connection(served)
+            await until(lambda: connection.pipeline)
+        served.runner.resume()
+        await until(lambda: served.engine.load().running == 0)
+        assert served.engine.stats.finished["abort"] == 1
+        await become_quiet(served, known)
+
+
+async def test_a_request_that_is_not_read_yet_is_no_slow_one() -> None:
+    """It has its time from when the answer before it is given."""
+    async with serving(receive_timeout=0.05) as served, raw_client(served) as client:
+        served.runner.pause()
+        client.post("completions", {"model": "fake", "prompt": "x", "max_tokens": 1})
+        await until(lambda: served.engine.load().running == 1)
+        client.writer.write(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        connection = only_connection(served)
+        await until(lambda: connection.pipeline)
+        assert connection._receiving is None
+        served.runner.resume()
+        text = b""
+        with suppress(ConnectionError):
+            while some := await client.reader.read(1 << 16):
+                text += some
+        assert text.startswith(b"HTTP/1.1 200 ")
+        assert text.count(b"HTTP/1.1") == 1
 
 
 async def test_the_head_of_the_live_feed_ends(locked: Served) -> None:
