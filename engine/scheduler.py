@@ -25,6 +25,7 @@ from engine.plan import Plan, Row
 from engine.prefix_tree import Prefix, PrefixTree
 from engine.request import Sequence
 from engine.row_price import RowPrice
+from engine.sequence_pages import SequencePages
 from engine.stats import PageCounts, Stats
 from engine.token_price import Chunk
 from engine.waiting import WaitingQueue
@@ -37,7 +38,7 @@ _LOOKED_UP = 1 << 15
 
 
 class Scheduler:
-    """Owner of the waiting and running sequences, their lengths and their pages."""
+    """Owner of the waiting and running sequences and their lengths."""
 
     def __init__(
         self,
@@ -49,8 +50,7 @@ class Scheduler:
         max_running: int,
         pace: Pace,
     ) -> None:
-        self._pool = pool
-        self._tree = tree
+        self._pages = SequencePages(pool, tree, stats)
         self._stats = stats
         self._max_batch_tokens = max_batch_tokens
         self._max_running = max_running
@@ -103,7 +103,7 @@ class Scheduler:
         sequence = next(self.waiting.turns(self._tenants()), None)
         if sequence is None or sequence.length <= self._short:
             return False
-        return sequence.length - len(self._match(sequence).pages) * self._pool.page_size > self._short
+        return sequence.length - len(self._pages.match(sequence).pages) * self._pages.page_size > self._short
 
     def _tenants(self) -> Counter[str]:
         """Running sequences by tenant."""
@@ -131,14 +131,14 @@ class Scheduler:
             return
         sequence.computed = row.stop
         if row.stop - row.start > 1:
-            self._share(sequence)
+            self._pages.share(sequence)
 
     def finish(self, sequence: Sequence, *, cache: bool = True) -> None:
         """Forget a sequence, wherever it is. Its computed pages stay cached unless `cache` is false."""
         if self.running.pop(sequence.id, None) is not None:
             if cache:
-                self._share(sequence)
-            self._release(sequence)
+                self._pages.share(sequence)
+            self._pages.release(sequence)
         else:
             self.waiting.remove(sequence)
 
@@ -154,20 +154,11 @@ class Scheduler:
 
     def page_counts(self) -> PageCounts:
         """Pages by state."""
-        private = sum(len(sequence.pages) - sequence.num_shared for sequence in self.running.values())
-        tree = self._tree
-        return PageCounts(
-            free=self._pool.free,
-            evictable=tree.evictable if tree else 0,
-            protected=tree.protected if tree else 0,
-            private=private,
-            total=self._pool.total,
-        )
+        return self._pages.counts(self.running.values())
 
     def flush(self) -> None:
         """Give up every cached page that nobody uses."""
-        if self._tree is not None:
-            self._pool.release(self._tree.evict(self._tree.evictable))
+        self._pages.flush()
 
     # -- running sequences -------------------------------------------------------------------------
 
@@ -202,7 +193,7 @@ class Scheduler:
             return
         count = sequence.affordable(plan.budget, count)
         start, stop = sequence.scheduled, sequence.scheduled + count
-        if not self._extend(sequence, self._pool.pages_for(stop), plan):
+        if not self._extend(sequence, stop, plan):
             return
         samples = stop == sequence.length and sequence.request.purpose == "generate"
         plan.rows[sequence.id] = Row(sequence, start, stop, samples, sequence.preemptions)
@@ -213,27 +204,14 @@ class Scheduler:
         sequence.scheduled = stop
         sequence.pending += samples
 
-    def _extend(self, sequence: Sequence, num_pages: int, plan: Plan) -> bool:
-        """Grow the page table to `num_pages`; False if the sequence itself had to be preempted."""
-        missing = num_pages - len(sequence.pages)
-        while missing > 0 and not self._make_free(missing):
+    def _extend(self, sequence: Sequence, tokens: int, plan: Plan) -> bool:
+        """Have pages for so many of its tokens; False if the sequence itself had to be preempted."""
+        while not self._pages.extend(sequence, tokens):
             victim = max(self.running.values(), key=lambda running: running.order)
             self._preempt(victim, plan)
             if victim is sequence:
                 return False
-        if missing > 0:
-            sequence.pages += self._pool.allocate(missing)
         return True
-
-    def _make_free(self, count: int) -> bool:
-        """Have `count` pages free, evicting cached prefixes if need be."""
-        short = count - self._pool.free
-        if short > 0 and self._tree is not None:
-            evicted = self._tree.evict(short)
-            self._pool.release(evicted)
-            self._stats.evicted_pages += len(evicted)
-            short -= len(evicted)
-        return short <= 0
 
     def _preempt(self, sequence: Sequence, plan: Plan) -> None:
         """Drop the sequence's pages but keep its tokens; it resumes by computing them again."""
@@ -242,8 +220,8 @@ class Scheduler:
             plan.budget += sequence.cost(row.start, row.stop)
             sequence.pending -= row.samples
         del self.running[sequence.id]
-        self._share(sequence)
-        self._release(sequence)
+        self._pages.share(sequence)
+        self._pages.release(sequence)
         sequence.preemptions += 1
         sequence.repeated = sequence.known
         self._stats.preemptions += 1
@@ -273,8 +251,8 @@ class Scheduler:
             if looked_up + sequence.length > _LOOKED_UP and looked_up:
                 passed_over += 1
                 continue
-            prefix = self._match(sequence)
-            cached = len(prefix.pages) * self._pool.page_size
+            prefix = self._pages.match(sequence)
+            cached = len(prefix.pages) * self._pages.page_size
             too_long = longest is not None and sequence.length - cached > longest
             paced = sequence.length - cached > self._pace.long
             # One that would not run at once would only take a place and pages.
@@ -290,19 +268,11 @@ class Scheduler:
                 sequence.paced = paced
                 self._schedule(sequence, plan)
 
-    def _match(self, sequence: Sequence) -> Prefix:
-        """The cached prefix; never all of the sequence, since its last token must run to give logits, as
-        must those that something is measured at."""
-        if self._tree is None:
-            return Prefix([], None)
-        limit = min(sequence.known, sequence.length - 1, sequence.first_target)
-        return self._tree.match(sequence.request.namespace, sequence.tokens[:limit])
-
     def _is_in_flight(self, sequence: Sequence, num_matched: int) -> bool:
         """Whether a running sequence is about to compute the page after the `num_matched` cached ones."""
-        if self._tree is None:
+        if not self._pages.is_sharing:
             return False
-        size = self._pool.page_size
+        size = self._pages.page_size
         start, stop = num_matched * size, (num_matched + 1) * size
         if stop >= sequence.length or stop > sequence.first_target:
             return False
@@ -315,23 +285,13 @@ class Scheduler:
         )
 
     def _try_start(self, sequence: Sequence, prefix: Prefix) -> bool:
-        """Lock the cached prefix and move to running, if it fits beside what the running ones still need."""
-        available = self._pool.free
-        if self._tree is not None:
-            if prefix.node is not None:
-                self._tree.lock(prefix.node)
-            available += self._tree.evictable
-        running = self.running.values()
-        needed = self._pool.pages_for(sequence.length) - len(prefix.pages)
-        needed += sum(self._pool.pages_for(other.length) - len(other.pages) for other in running)
-        needed += self._reserve.pages([*running, sequence])
-        if self.running and needed > available:
-            if self._tree is not None and prefix.node is not None:
-                self._tree.unlock(prefix.node)
+        """Keep the cached prefix and move to running, if it fits beside what the running ones still need."""
+        self._pages.begin(sequence, prefix)
+        all_running = [*self.running.values(), sequence]
+        needed = sum(map(self._pages.missing, all_running)) + self._reserve.pages(all_running)
+        if self.running and needed > self._pages.available:
+            self._pages.release(sequence)
             return False
-        sequence.node, sequence.num_shared = prefix.node, len(prefix.pages)
-        sequence.pages = list(prefix.pages)
-        sequence.computed = sequence.scheduled = len(prefix.pages) * self._pool.page_size
         self._stats.prefix_queries += sequence.length
         self._stats.prefix_hits += sequence.computed
         if not sequence.timing.admitted:
@@ -339,33 +299,3 @@ class Scheduler:
             sequence.cached_tokens = sequence.computed
         self.running[sequence.id] = sequence
         return True
-
-    # -- pages -------------------------------------------------------------------------------------
-
-    def _share(self, sequence: Sequence) -> None:
-        """Hand the sequence's fully computed pages to the tree and use the tree's instead.
-
-        Another sequence may have handed over the same prefix first. The page table is rewritten to
-        the tree's pages before the duplicates are freed.
-        """
-        whole = sequence.computed // self._pool.page_size
-        if self._tree is None or whole <= sequence.num_shared:
-            return
-        tokens = sequence.tokens[: whole * self._pool.page_size]
-        prefix = self._tree.insert(sequence.request.namespace, tokens, sequence.pages[:whole])
-        assert prefix.node is not None, "at least one page was inserted"
-        self._tree.lock(prefix.node)
-        if sequence.node is not None:
-            self._tree.unlock(sequence.node)
-        duplicates = set(sequence.pages[:whole]).difference(prefix.pages)
-        sequence.pages[:whole] = prefix.pages
-        sequence.node, sequence.num_shared = prefix.node, whole
-        self._pool.release(duplicates)
-
-    def _release(self, sequence: Sequence) -> None:
-        """Give up all pages: the tree keeps its own, the rest becomes free."""
-        if sequence.node is not None and self._tree is not None:
-            self._tree.unlock(sequence.node)
-        self._pool.release(sequence.pages[sequence.num_shared :])
-        sequence.node, sequence.num_shared, sequence.pages = None, 0, []
-        sequence.computed = sequence.scheduled = 0
