@@ -16,6 +16,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 _DISCARD_FACTOR = 4
 """A body up to this many times the limit is read to its end before it is refused: closing a connection
 with unread data resets it, and the client would see that instead of the answer."""
+_FREE = 1 << 16
+"""So many bytes of a body need no room: a connection holds as much of one that is not read yet, and who fills
+the room with large ones shuts out no ordinary request."""
 
 
 class BodyRoom:
@@ -64,11 +67,12 @@ async def read_body(request: Request, limit: int, room: BodyRoom) -> bytes:
                 raise ClientDisconnect
             chunk: bytes = message.get("body", b"")
             size += len(chunk)
-            has_room = has_room and (size > limit or room.take(len(chunk)))
+            more = max(0, size - _FREE) - taken
+            has_room = has_room and (size > limit or room.take(more))
             if size > limit or not has_room:
                 chunks.clear()
             else:
-                taken += len(chunk)
+                taken += more
                 chunks.append(chunk)
             if size > limit * _DISCARD_FACTOR or not message.get("more_body", False):
                 break

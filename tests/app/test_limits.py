@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.bodies import _FREE
 from tests.app.harness import Served, chat_body, error_of, raw_client, serving, until
 from tests.fakes import HANGS_S
 
@@ -148,22 +149,25 @@ async def test_a_body_beyond_the_limit_names_it(served: Served) -> None:
 
 
 async def test_bodies_that_are_being_received_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slow senders hold what they sent: beyond the bound others are told to come again."""
+    """Slow senders hold what they sent: others with large bodies are told to come again, those with small
+    ones are not kept out."""
     monkeypatch.setattr("app.state._BODIES", 2)
     begun = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n"
-    body = {"model": "fake", "prompt": "x", "max_tokens": 1, "user": "u" * 1000}
+    small = {"model": "fake", "prompt": "x", "max_tokens": 1, "user": "u" * 60_000}
+    body = {**small, "user": "u" * (_FREE + 140_000)}
     async with serving(max_body=1) as served, AsyncExitStack() as stack:
         slow = [await stack.enter_async_context(raw_client(served)) for _ in range(2)]
         for client in slow:
             client.writer.write(begun + b" " * ((1 << 20) - 100))
-        await until(lambda: served.state._body_room._left == 200)
+        await until(lambda: served.state._body_room._left == 2 * (_FREE + 100))
+        assert (await served.post("completions", small)).status_code == 200
         refused = await served.post("completions", body)
         assert refused.status_code == 429
         assert refused.headers["retry-after"] == "1"
         assert "being received" in error_of(refused)["message"]
         assert served.engine.stats.rejected["bodies_full"] == 1
         await slow[0].hang_up()
-        await until(lambda: served.state._body_room._left > 1 << 20)
+        await until(lambda: served.state._body_room._left == (1 << 20) + _FREE + 100)
         assert (await served.post("completions", body)).status_code == 200
         slow[1].writer.write(b" " * 98 + b"{}")
         async with asyncio.timeout(HANGS_S):
