@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,56 +31,71 @@ def assemble(
         released: keys of sequences that will never sample again.
     """
     rows = list(plan.rows.values())
-    token_ids: list[int] = []
-    starts: list[int] = []
-    """Of each row's tokens in `token_ids`, and the end of the last."""
-    pending: list[tuple[int, int]] = []
-    samples: list[SampleRow] = []
-    sampled_at: list[int] = []
-    measured: list[tuple[int, int, int]] = []
-    embedded: list[int] = []
-    for row in rows:
-        sequence, first = row.sequence, len(token_ids)
-        starts.append(first)
-        token_ids += sequence.tokens[row.start : row.stop]
-        if row.stop > sequence.known:  # only the last can be on the device
-            pending.append((len(token_ids), previous[sequence.id]))
-            token_ids.append(0)
-        if row.samples:
-            sampled_at.append(len(token_ids) - 1)
-            samples.append(_sample_row(row, eos_ids))
-        if (targets := sequence.request.targets) is not None:
-            measured += [
-                (first + targets.positions[target] - row.start, targets.token_ids[target], targets.top)
-                for target in sequence.unmeasured(row.start, row.stop)
-            ]
-        if row.embeds:
-            embedded.append(len(token_ids) - 1)
-    starts.append(len(token_ids))
+    found = _gather(rows, eos_ids, previous)
     page_table = _page_table([row.sequence for row in rows])
-    query_starts = np.array(starts, np.int32)
+    query_starts = np.array(found.starts, np.int32)
     context_lens = np.array([row.stop for row in rows], np.int32)
     row_of_token = np.repeat(np.arange(len(rows)), query_starts[1:] - query_starts[:-1])
     # A row's tokens are consecutive, and the last one is the last that it sees.
-    positions = np.arange(len(token_ids)) + (context_lens - query_starts[1:])[row_of_token]
+    positions = np.arange(len(found.token_ids)) + (context_lens - query_starts[1:])[row_of_token]
     pages = page_table[row_of_token, positions // page_size].astype(np.int64)
     return Batch(
-        token_ids=np.array(token_ids, np.int64),
-        pending_at=np.array([at for at, _ in pending], np.int64),
-        pending_from=np.array([index for _, index in pending], np.int64),
+        token_ids=np.array(found.token_ids, np.int64),
+        pending_at=np.array([at for at, _ in found.pending], np.int64),
+        pending_from=np.array([index for _, index in found.pending], np.int64),
         positions=positions,
         query_starts=query_starts,
         context_lens=context_lens,
         page_table=page_table,
         kv_slots=pages * page_size + positions % page_size,
-        logit_rows=np.array([*sampled_at, *(at for at, *_ in measured)], np.int64),
-        samples=samples,
-        prompt_next=np.array([token_id for _, token_id, _ in measured], np.int64),
-        prompt_top=[top for *_, top in measured],
-        embed_rows=np.array(embedded, np.int64),
-        masks=Future[Masks | None]() if any(row.has_grammar for row in samples) else None,
+        logit_rows=np.array([*found.sampled_at, *(at for at, *_ in found.measured)], np.int64),
+        samples=found.samples,
+        prompt_next=np.array([token_id for _, token_id, _ in found.measured], np.int64),
+        prompt_top=[top for *_, top in found.measured],
+        embed_rows=np.array(found.embedded, np.int64),
+        masks=Future[Masks | None]() if any(row.has_grammar for row in found.samples) else None,
         released=released,
     )
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What one pass over the rows finds. Places are indices of `token_ids`."""
+
+    token_ids: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    """Where each row begins, and the end of the last."""
+    pending: list[tuple[int, int]] = field(default_factory=list)
+    """Places of ids that are still on the device, and their indices there."""
+    samples: list[SampleRow] = field(default_factory=list)
+    sampled_at: list[int] = field(default_factory=list)
+    measured: list[tuple[int, int, int]] = field(default_factory=list)
+    """Places, the ids that are measured there, and how many of the likeliest are wanted."""
+    embedded: list[int] = field(default_factory=list)
+
+
+def _gather(rows: list[Row], eos_ids: frozenset[int], previous: Mapping[int, int]) -> _Gathered:
+    found = _Gathered()
+    token_ids = found.token_ids
+    for row in rows:
+        sequence, first = row.sequence, len(token_ids)
+        found.starts.append(first)
+        token_ids += sequence.tokens[row.start : row.stop]
+        if row.stop > sequence.known:  # only the last can be on the device
+            found.pending.append((len(token_ids), previous[sequence.id]))
+            token_ids.append(0)
+        if row.samples:
+            found.sampled_at.append(len(token_ids) - 1)
+            found.samples.append(_sample_row(row, eos_ids))
+        if (targets := sequence.request.targets) is not None:
+            found.measured += [
+                (first + targets.positions[target] - row.start, targets.token_ids[target], targets.top)
+                for target in sequence.unmeasured(row.start, row.stop)
+            ]
+        if row.embeds:
+            found.embedded.append(len(token_ids) - 1)
+    found.starts.append(len(token_ids))
+    return found
 
 
 def _page_table(sequences: list[Sequence]) -> Int32:
