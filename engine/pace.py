@@ -99,22 +99,22 @@ class Pace:
         """The next step runs so many tokens of paced prompts."""
         self._last = tokens
 
-    def leave(self) -> bool:
+    def leave_step(self) -> bool:
         """Other prompts fill the next step; returns whether it is left to them."""
         self._left += 1
         return self._left <= _PATIENCE
 
     @property
-    def rests(self) -> bool:
-        """Whether the next step may run the rests of cached prompts."""
+    def may_run_rest(self) -> bool:
+        """Whether the next step may run the rests of long prompts of which most is cached."""
         return self._since_rest >= _REST_STEPS
 
     def run_rest(self) -> None:
         """The next step runs one."""
         self._since_rest = 0
 
-    def take(self) -> None:
-        """Others leave the next step to paced prompts."""
+    def take_step(self) -> None:
+        """Other prompts do not fill the next step, and paced ones run in it."""
         self._left = 0
 
     def ran(self, chunks: Sequence[Chunk], seconds: float) -> None:
@@ -151,10 +151,9 @@ class Allowance:
         self._most = most
         self._others_s = 0.0
         """What other prompts add."""
-        self._rests = math.isinf(seconds) or pace.rests
-        """Whether it may run the rests of cached prompts."""
+        self._may_run_rest = math.isinf(seconds) or pace.may_run_rest
         self._rests_s = 0.0
-        """What the rests of long ones add of that."""
+        """What the rests of long cached prompts add of the others' seconds."""
         self._spent_s = 0.0
         self._tokens = 0
         """Those of paced prompts."""
@@ -166,7 +165,7 @@ class Allowance:
         least_s = self._seconds / 2
         if not self._tokens and self._others_s > least_s:
             if self._leaves is None:
-                self._leaves = self._pace.leave()
+                self._leaves = self._pace.leave_step()
             if self._leaves:
                 return 0
         left_s = max(self._seconds - self._others_s, least_s, _SHARE * self._others_s) - self._spent_s
@@ -177,7 +176,7 @@ class Allowance:
 
     def rest(self, context: int) -> int:
         """How many tokens of the rest of a long prompt may run behind `context`, which was cached."""
-        if not self._rests:
+        if not self._may_run_rest:
             return 0
         fitting = self._pace.fitting(context, max(0.0, _REST * self._seconds - self._rests_s))
         if not self._rests_s:
@@ -191,7 +190,7 @@ class Allowance:
             self._spent_s += self._pace.cost_s(chunk)
             self._pace.plan(self._tokens)
             if self._leaves is None:
-                self._pace.take()
+                self._pace.take_step()
         else:
             cost_s = self._pace.cost_s(chunk)
             self._others_s += cost_s
