@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 
 from app.errors import bad_request
-from app.generation import Generation, Usage
+from app.generation import Generation, Usage, check_room
 from app.logprobs import check_amount
 from app.prompts import check_number
 from app.protocol import TokenId
@@ -96,6 +96,7 @@ async def create_score(state: AppState, body: bytes) -> Reading:
     request = await state.decode(body, ScoreRequest)
     if request.model is not None:
         state.check_model(request.model)
+    check_room(state.engine)
     items = [request.items] if isinstance(request.items, str) else request.items
     check_number(len(items), field="items", most=state.config.max_waiting)
     _check_size(state, request.query, items)

@@ -137,9 +137,10 @@ async def test_a_full_queue_is_a_429_with_a_time_to_wait() -> None:
                 await served.chat("x" * 5000),
                 await served.complete("x" * 5000),
                 await served.post("embeddings", {"model": "fake", "input": "x" * 5000}),
+                await served.post("score", {"query": "x" * 5000, "items": "y", "labels": ["z"]}),
             ):
                 assert refused.status_code == 429
-            assert served.engine.stats.rejected == {"queue_full": 4}
+            assert served.engine.stats.rejected == {"queue_full": 5}
             served.runner.resume()
         assert (await served.chat(max_tokens=1)).status_code == 200
         assert (await served.chat("x" * 5000)).status_code == 400
