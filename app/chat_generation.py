@@ -16,6 +16,7 @@ from app.state import AppState
 from app.thinking import CLOSE, OPEN, Thinking
 from app.tool_calls import Splitter
 from app.tools import plan_answer
+from engine.params import SamplingParams
 from engine.request import GenerateRequest
 from engine.tokenizer import Tokenizer
 
@@ -53,15 +54,8 @@ async def submit_chat(
     prompt = truncate(await state.encode_chat(request, plan.tools), request)
     if request.prompt_logprobs is not None:
         check_amount(len(prompt) * (1 + request.prompt_logprobs), "prompt_logprobs")
-    read = partial(
-        sampling_params,
-        request,
-        max_tokens=_max_tokens(request, max(1, state.engine.max_context - len(prompt))),
-        logprobs=logprobs,
-        engine=state.engine,
-        constrained=plan.constraint is not None,
-    )
-    params = await state.in_thread(read) if request.bad_words else read()
+    constrained = plan.constraint is not None
+    params = await _params(state, request, prompt, logprobs, constrained=constrained)
     # A template that leaves thinking out writes an empty thought itself.
     thinks = state.thinks and not _ends_with(prompt, CLOSE, state.engine.tokenizer)
     begun = thinks and _ends_with(prompt, OPEN, state.engine.tokenizer)
@@ -87,6 +81,20 @@ async def submit_chat(
     if not (thinks or (state.thinks and grammar is None)):
         return ChatGeneration(generation, plan.splitter, json_events)
     return ChatGeneration(generation, lambda: Thinking(plan.splitter(), begun=begun), json_events)
+
+
+async def _params(
+    state: AppState, request: ChatRequest, prompt: list[int], logprobs: int | None, *, constrained: bool
+) -> SamplingParams:
+    read = partial(
+        sampling_params,
+        request,
+        max_tokens=_max_tokens(request, max(1, state.engine.max_context - len(prompt))),
+        logprobs=logprobs,
+        engine=state.engine,
+        constrained=constrained,
+    )
+    return await state.in_thread(read) if request.bad_words else read()
 
 
 def _ends_with(prompt: list[int], text: str, tokenizer: Tokenizer) -> bool:
