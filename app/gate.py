@@ -42,7 +42,7 @@ class KeyGate:
             return
         namespace = "" if self._share_prefixes else key.id
         current_caller.set(Caller(namespace=namespace, tenant=key.id, most_urgent=key.limits.priority))
-        if scope["method"] == "POST":
+        if scope["method"] == "POST" and not _cancels(scope["path"]):
             await self._within_limits(key, scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -71,6 +71,11 @@ class KeyGate:
         finally:
             info: RequestInfo = scope["radish"]
             account.end(key.limits, info.generation.usage().total_tokens if info.generation else 0)
+
+
+def _cancels(path: str) -> bool:
+    """Whether it ends what counts against a limit, which must not refuse that."""
+    return path.startswith("/v1/responses/") and path.endswith("/cancel")
 
 
 def _unauthorized() -> ApiError:

@@ -299,6 +299,22 @@ async def test_a_response_in_the_background_counts_until_it_is_made(tmp_path: Pa
         assert (await served.http.get(f"/v1/responses/{made['id']}")).json()["status"] == "incomplete"
 
 
+async def test_a_response_in_the_background_may_be_cancelled_at_the_limit(tmp_path: Path) -> None:
+    """It is what the limit is reached with."""
+    file = tmp_path / "keys"
+    file.write_text(f"{ALICE} concurrency=1 requests_per_minute=1\n")
+    async with serving(api_key_file=str(file)) as served:
+        served.http.headers.update(bearer(ALICE))
+        served.runner.pause()
+        body = {"model": "fake", "input": "x", "background": True, "max_output_tokens": 100}
+        path = f"responses/{(await served.post('responses', body)).json()['id']}/cancel"
+        cancelled = await served.post(path, {})
+        assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
+        served.runner.resume()
+        await until(lambda: served.engine.stats.finished["abort"] == 1)
+        assert error_of(await served.complete())["code"] == "key_requests_per_minute"
+
+
 @pytest.mark.parametrize("share", [False, True])
 async def test_compiled_grammars_stay_with_their_key(*, share: bool) -> None:
     """Whether a schema was compiled before is told by time alone, so only its own key's use may tell."""
