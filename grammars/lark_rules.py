@@ -145,7 +145,9 @@ class _Parser:
         while not self._at_end():
             parts.append(self._repeated(self._atom(depth)))
         if self._tokens[self._at][1] == "->":
-            self._at += 2
+            self._next()
+            if self._next()[0] != "name":
+                raise _BeyondError
         return parts[0] if len(parts) == 1 else Seq(tuple(parts)) if parts else EMPTY
 
     def _at_end(self) -> bool:

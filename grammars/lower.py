@@ -15,6 +15,7 @@ from grammars.gbnf import parse_gbnf
 from grammars.gbnf_lark import translate
 from grammars.lark_rules import lark_rules
 from grammars.recursive_tables import RecursiveTables, recursive_tables
+from grammars.recursive_tracker import RecursiveTracker
 from grammars.regular.ast import Regex, intersect, length
 from grammars.regular.classes import COMMON
 from grammars.regular.lark import grammar
@@ -98,12 +99,20 @@ def _choice(constraint: Constraint) -> Lowered:
 def _lark(constraint: Constraint) -> Lowered:
     rules = lark_rules(constraint.spec)
     tables = None if rules is None else recursive_tables(rules, exact=False)
-    return Lowered(LLMatcher.grammar_from_lark(constraint.spec), tables)
+    return Lowered(LLMatcher.grammar_from_lark(constraint.spec), _followed(tables))
 
 
 def _gbnf(constraint: Constraint) -> Lowered:
     translation = translate(parse_gbnf(constraint.spec))
-    return Lowered(LLMatcher.grammar_from_lark(translation.source), translation.sentences)
+    sentences = translation.sentences
+    if not isinstance(sentences, Regex):
+        sentences = _followed(sentences)
+    return Lowered(LLMatcher.grammar_from_lark(translation.source), sentences)
+
+
+def _followed(tables: RecursiveTables | None) -> RecursiveTables | None:
+    """The tables, if texts can be followed by them; tried here, where it may take its time."""
+    return tables if tables is not None and RecursiveTracker(tables).follows_shortest() else None
 
 
 def _tags(constraint: Constraint) -> Lowered:

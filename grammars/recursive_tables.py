@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from grammars.gbnf import Choice, Node, Ref, Seq, Times, Token
 from grammars.regular.ast import Regex
 from grammars.regular.questions import TooManyStatesError, shortest
-from grammars.schema.closing import MAX_BYTES
+
+_MAX_CHARS = 1 << 10
+"""Of a shortest text. There are as many as entries, and the way along one is found a token at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class RecursiveTables:
 
     Attributes:
         shortest: of each entry, the shortest of its texts; None where there is none, or none of
-            `MAX_BYTES`.
+            so few characters that it is worth it.
         exact: the engine takes all of its texts; else it may take some of them only.
     """
 
@@ -80,7 +82,8 @@ class _Flat:
     def __init__(self, rules: dict[str, Node]) -> None:
         self.entries: list[Entry] = [OneOf(()) for _ in rules]
         self.has_tokens = False
-        self._numbers = {name: number for number, name in enumerate(["root", *(rules.keys() - {"root"})])}
+        names = ["root", *(name for name in rules if name != "root")]
+        self._numbers = {name: number for number, name in enumerate(names)}
         for name, number in self._numbers.items():
             self.entries[number] = OneOf((self._add(_right_recursive(name, rules[name])),))
 
@@ -129,7 +132,7 @@ def _text(entry: Entry, texts: list[str | None]) -> str | None:
             text = texts[inner]
             if low == 0:
                 return ""
-            return None if text is None or len(text) * low > MAX_BYTES else text * low
+            return None if text is None or len(text) * low > _MAX_CHARS else text * low
         case _:
             try:
                 return shortest(entry)
@@ -141,7 +144,7 @@ def _joined(parts: Iterable[str | None]) -> str | None:
     joined = []
     size = 0
     for part in parts:
-        if part is None or (size := size + len(part)) > MAX_BYTES:
+        if part is None or (size := size + len(part)) > _MAX_CHARS:
             return None
         joined.append(part)
     return "".join(joined)

@@ -169,3 +169,42 @@ def test_the_shortest_end_of_a_grammar_that_recurs(
     assert b"".join(vocabulary.token_bytes[token] for token in tokens).decode() == close
     for more in range(6):
         walk(grammar, vocabulary, random.Random(more), grammar.min_tokens + more)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        # Each bracket may be the whole of a factor, a term or a sum: four ways more for each that is open.
+        (
+            'root ::= sum\nsum ::= term | term "+" sum\nterm ::= factor | factor "*" term\n'
+            'factor ::= "(" sum ")" | [0-9]+',
+            "(1+2*3)*(4+((((((((5))))))))+6)",
+        ),
+        ('root ::= s\ns ::= "a" s | "a" s "b" | "a" s s | ""', "a" * 20 + "b"),
+        ('root ::= "a" root "a" | "b" root "b" | "a" | "b" | ""', "abbaabaabba" * 3),
+    ],
+)
+def test_however_many_ways_there_are_a_text_goes_on_as_long_as_its_budget(
+    source: str, text: str, vocabulary: Vocabulary
+) -> None:
+    grammar = LlgGrammar(vocabulary, lower(Constraint(kind="gbnf", spec=source)))
+    matcher = grammar.matcher()
+    tokens = vocabulary.encode(text)
+    for place, token in enumerate(tokens):
+        assert matcher.accept_within(token, 100 - place) == token
+    assert matcher.is_complete
+    for more in range(4):
+        walk(grammar, vocabulary, random.Random(more), 10 + more)
+
+
+def test_a_way_to_the_end_that_takes_many_steps_is_not_followed() -> None:
+    """Whoever computes them, others would wait."""
+    options = " | ".join(f'"a" y{i}' for i in range(90))
+    rules = "\n".join(f'y{i} ::= "" | "(" root y{i} ")"' for i in range(90))
+    assert lower(_wide(8, options, rules)).sentences is not None
+    assert lower(_wide(900, options, rules)).sentences is None
+
+
+def _wide(size: int, options: str, rules: str) -> Constraint:
+    source = f'root ::= x{{{size}}} | "(" root ")"\nx ::= {options}\n{rules}'
+    return Constraint(kind="gbnf", spec=source)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from grammars.base import GrammarError
 from grammars.lark_rules import lark_rules
 from grammars.llg import LlgGrammar
 from grammars.lower import lower
@@ -81,3 +82,10 @@ def test_an_end_that_the_engine_does_not_take_is_none(vocabulary: Vocabulary) ->
     matcher = grammar.matcher()
     assert all(matcher.accept_within(token, 0) == token for token in vocabulary.encode("ifa==1"))
     assert matcher.is_complete
+
+
+@pytest.mark.parametrize("source", ['start: "a" ->', 'start: "a" -> |', "start: (", 'start: "a"{'])
+def test_what_is_no_grammar_is_left_to_the_engine_to_refuse(source: str, vocabulary: Vocabulary) -> None:
+    assert lark_rules(source) is None
+    with pytest.raises(GrammarError):
+        LlgGrammar(vocabulary, lower(Constraint(kind="lark", spec=source)))
