@@ -63,7 +63,11 @@ class ResponsesEndpoint(GenerateEndpoint):
             await super()._respond(state, exchange, request, send)
             return
         generation = exchange.generation
-        state.responses.get(reply.draft.id, "response_id").generation = generation
+        try:
+            state.responses.get(reply.draft.id, "response_id").generation = generation
+        except ApiError:  # too large to be kept
+            generation.abort()
+            raise
         info: RequestInfo = request.scope["radish"]
         if exchange.stream:
             try:

@@ -267,6 +267,16 @@ async def test_a_failure_is_the_last_event(served: Served) -> None:
     assert (await served.http.get(f"/v1/responses/{failed['id']}")).json() == failed
 
 
+async def test_one_in_the_background_that_cannot_be_kept_is_not_made(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aborted = served.engine.stats.finished["abort"]
+    monkeypatch.setattr(served.state.responses, "_max_bytes", 100)
+    response = await served.post("responses", {"model": "fake", "input": "x" * 100, "background": True})
+    assert error_of(response)["code"] == "response_not_found"
+    assert served.engine.stats.finished["abort"] == aborted + 1
+
+
 async def test_a_stream_in_the_background_goes_on_without_its_reader(
     served: Served, client: openai.AsyncOpenAI
 ) -> None:
