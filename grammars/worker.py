@@ -26,10 +26,13 @@ from llguidance import LLMatcher
 from grammars.base import GrammarError
 from grammars.llg import complaint, limits
 from grammars.lower import lower
-from grammars.spec import Constraint
+from grammars.schema.fault import find_fault
+from grammars.spec import Constraint, check_limits
 from grammars.vocab import Vocabulary
 
 _PROBE_STEPS = 64
+_QUICK_S = 0.5
+"""What is refused in less processor time is tried again without some parts, to tell what it is about."""
 _NICE = 15
 _ALLOWANCE_S = 0.25
 """So long a worker may compile as everybody else computes; then it is nice."""
@@ -80,6 +83,38 @@ def check(constraint: Constraint, vocabulary: Vocabulary) -> Checked:
     Raises:
         GrammarError: it cannot be enforced, or needs more room than a grammar gets.
     """
+    started = time.thread_time()
+    try:
+        return _try_out(constraint, vocabulary)
+    except GrammarError as error:
+        fault = None
+        was_quick = time.thread_time() - started < _QUICK_S
+        if constraint.kind == "json_schema" and error.keyword is None and was_quick:
+            fault = _fault(constraint, vocabulary)
+        if fault is None:
+            raise
+        raise GrammarError(error.message, pointer=fault[0], keyword=fault[1]) from error
+
+
+def _fault(constraint: Constraint, vocabulary: Vocabulary) -> tuple[str, str] | None:
+    """The part of a schema without which it would be taken, if there is one."""
+
+    def is_taken(schema: str) -> bool:
+        try:
+            _try_out(msgspec.structs.replace(constraint, spec=schema), vocabulary)
+        except (GrammarError, RecursionError):
+            return False
+        return True
+
+    try:
+        check_limits(constraint)
+        return find_fault(constraint.spec, is_taken)
+    except (GrammarError, ValueError):
+        # Too large to look at, or no JSON.
+        return None
+
+
+def _try_out(constraint: Constraint, vocabulary: Vocabulary) -> Checked:
     lowered = lower(constraint)
     error = ""
     for heavy in (False, True):

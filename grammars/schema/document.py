@@ -216,7 +216,7 @@ class Document:
             resource = self._enter(value, resource)
             self._schemas[id(value)] = Schema(value, pointer, resource)
             check_keywords(value, pointer)
-            pending.extend((child, at, resource) for child, at in _children(value, pointer))
+            pending.extend((child, at, resource) for child, at in subschemas(value, pointer))
 
     def _enter(self, value: dict[str, Any], resource: Resource) -> Resource:
         """The resource of a schema: a new one if it has an identifier. Notes its anchors."""
@@ -242,7 +242,8 @@ class Document:
         return resource
 
 
-def _children(value: dict[str, Any], pointer: str) -> Iterator[tuple[Any, str]]:
+def subschemas(value: dict[str, Any], pointer: str) -> Iterator[tuple[Any, str]]:
+    """The schemas right in a schema, or what stands for them, and the pointers to them."""
     for keyword in _ONE:
         if isinstance(value.get(keyword), dict):
             yield value[keyword], f"{pointer}/{keyword}"

@@ -1,0 +1,106 @@
+"""Which part of a schema it is refused for, where what is wrong is seen of the whole only.
+
+That nothing satisfies a schema, or that its grammar is too large for the engine, has no place in it. But
+there may be a part without which it is taken; it is found by leaving out one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from grammars.schema.document import escape, subschemas
+
+_MOST_TRIALS = 100
+_MOST_S = 0.25
+"""Of processor time, beyond which no more is tried."""
+
+
+def find_fault(text: str, is_taken: Callable[[str], bool]) -> tuple[str, str] | None:
+    """The pointer to the smallest part found without which a schema is taken, and its keyword.
+
+    None where no part is found, or not in time.
+
+    Args:
+        text: the schema, which is refused.
+        is_taken: whether another is taken.
+    """
+    trials = _Trials(json.loads(text), is_taken)
+    fault: tuple[str, str] | None = None
+    pointer, seen = "", set[str]()
+    while pointer not in seen:
+        seen.add(pointer)
+        schema = trials.at(pointer)
+        keyword = _faulty_keyword(schema, pointer, trials) if isinstance(schema, dict) else None
+        if keyword is None:
+            break
+        fault = f"{pointer}/{escape(keyword)}", keyword
+        value = schema[keyword]
+        if keyword == "$ref":
+            # What it points to is still to blame.
+            pointer = value[1:] if value.startswith("#/") else pointer
+            continue
+        children = [child for _, child in subschemas({keyword: value}, pointer)]
+        child = next((child for child in children if trials.is_cure(child, True)), None)
+        if child is None:
+            break
+        pointer = child
+        fault = child, keyword
+    return fault
+
+
+def _faulty_keyword(schema: dict[str, Any], pointer: str, trials: _Trials) -> str | None:
+    """A keyword without which all is well: sooner one that has schemas in it than a bound of a value."""
+    leading = [keyword for keyword in schema if _leads_on(keyword, schema[keyword])]
+    order = [*leading, *(keyword for keyword in reversed(schema) if keyword not in leading)]
+    return next((keyword for keyword in order if trials.is_cure(f"{pointer}/{escape(keyword)}")), None)
+
+
+def _leads_on(keyword: str, value: Any) -> bool:
+    return keyword == "$ref" or any(True for _ in subschemas({keyword: value}, ""))
+
+
+class _Trials:
+    """Tries a schema without a part; so often, and for so long."""
+
+    def __init__(self, schema: Any, is_taken: Callable[[str], bool]) -> None:
+        self._schema = schema
+        self._is_taken = is_taken
+        self._left = _MOST_TRIALS
+        self._until = time.thread_time() + _MOST_S
+
+    def at(self, pointer: str) -> Any:
+        """What a pointer leads to; None where there is nothing."""
+        value = self._schema
+        for key in _keys(pointer):
+            if isinstance(value, list):
+                value = value[int(key)] if key.isdecimal() and int(key) < len(value) else None
+            else:
+                value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    def is_cure(self, pointer: str, instead: Any = None) -> bool:
+        """Whether the schema is taken without a part, or with another in its place."""
+        if self._left == 0 or time.thread_time() > self._until:
+            return False
+        self._left -= 1
+        return self._is_taken(json.dumps(_changed(self._schema, _keys(pointer), instead)))
+
+
+def _keys(pointer: str) -> list[str]:
+    return [key.replace("~1", "/").replace("~0", "~") for key in pointer.split("/")[1:]]
+
+
+def _changed(value: Any, keys: list[str], instead: Any) -> Any:
+    """A copy with something else at a place; None: nothing."""
+    if not keys:
+        return instead
+    key: Any = int(keys[0]) if isinstance(value, list) else keys[0]
+    copy = value.copy()
+    if len(keys) == 1 and instead is None:
+        del copy[key]
+    else:
+        copy[key] = _changed(value[key], keys[1:], instead)
+    return copy

@@ -1,0 +1,61 @@
+"""What is refused as a whole is refused for a part, where there is one without which it would be taken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from grammars.base import GrammarError
+from grammars.spec import Constraint
+from grammars.vocab import Vocabulary
+from grammars.worker import check
+
+NONE = "no value satisfies the schema"
+EMPTY = {"type": "integer", "minimum": 5, "maximum": 3}
+MANY = {f"p{number}": {"type": "integer"} for number in range(1500)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "message", "pointer", "keyword"),
+    [
+        (EMPTY, NONE, "/maximum", "maximum"),
+        (False, NONE, "", None),
+        ({"allOf": [True, False]}, NONE, "/allOf/1", "allOf"),
+        ({"type": "string", "enum": []}, NONE, "/enum", "enum"),
+        (
+            {"type": "object", "properties": {"b": {"not": True}, "a/b": EMPTY}, "required": ["a/b"]},
+            NONE,
+            "/properties/a~1b/maximum",
+            "maximum",
+        ),
+        (
+            {"$defs": {"a": EMPTY}, "type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1},
+            NONE,
+            "/$defs/a/maximum",
+            "maximum",
+        ),
+        # Two parts, of which neither alone is to blame.
+        (
+            {"type": "array", "prefixItems": [EMPTY, EMPTY], "minItems": 2},
+            NONE,
+            "/prefixItems",
+            "prefixItems",
+        ),
+        ({"type": "array", "items": {"type": "null"}, "minItems": 9000}, "bytes", "/minItems", "minItems"),
+        (
+            {"$defs": {"many": {"type": "object", "properties": MANY, "additionalProperties": False}}}
+            | {"allOf": [{"$ref": "#/$defs/many"}]},
+            "Current row",
+            "/$defs/many/properties",
+            "properties",
+        ),
+    ],
+)
+def test_a_refusal_names_the_smallest_part_that_it_is_for(
+    schema: Any, message: str, pointer: str, keyword: str | None, vocabulary: Vocabulary
+) -> None:
+    with pytest.raises(GrammarError, match=message) as caught:
+        check(Constraint(kind="json_schema", spec=json.dumps(schema)), vocabulary)
+    assert (caught.value.pointer, caught.value.keyword) == (pointer, keyword)
