@@ -12,7 +12,7 @@
 #include <initializer_list>
 
 #include "chunk.h"
-#include "shared.h"
+#include "minmax.h"
 #include "state.h"
 #include "vec.h"
 

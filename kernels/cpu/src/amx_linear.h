@@ -11,10 +11,9 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
-
 #include "context.h"
 #include "finish.h"
+#include "minmax.h"
 #include "packed.h"
 #include "rows.h"
 #include "vec.h"
@@ -32,7 +31,7 @@ struct AmxCut {
 
   AmxCut(int64_t all, int most) : rows(all), tiles((all + most - 1) / most), height(static_cast<int>((all + tiles - 1) / tiles)) {}
   int64_t first(int64_t tile) const { return tile * height; }
-  int64_t begin(int64_t tile) const { return std::min(tile * height, rows - height); }
+  int64_t begin(int64_t tile) const { return min(tile * height, rows - height); }
 };
 
 // What is fetched into the second cache while tiles multiply: some lines a step.
@@ -169,7 +168,7 @@ class AmxBlockTile {
     multiply<1>(1);
     keep<0>();
     for (int64_t b = 0; b < blocks; b += 2) {
-      const int64_t next = std::min(b + 2, blocks - 2);
+      const int64_t next = min(b + 2, blocks - 2);
       multiply<0>(next);
       keep<1>();
       add<0>(b, acc);
@@ -225,7 +224,7 @@ class AmxBlockTile {
 template <class W>
 inline void linear_amx_blocks(const Context& c, const Op& op, int thread) {
   constexpr int kFewest = kBlockRows + 1;
-  constexpr int kLeast = std::min(kFewest, kAmxBlockRows / 2 + 1);  // height of a tile
+  constexpr int kLeast = min(kFewest, kAmxBlockRows / 2 + 1);  // height of a tile
   const AmxCut cut(c.rows(op), kAmxBlockRows);
   const Range range = share(op.n / kPanel, thread, c.threads);
   AmxConfig config;

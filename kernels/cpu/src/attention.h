@@ -6,8 +6,8 @@
 #include "chunk.h"
 #include "chunk_q8.h"
 #include "context.h"
+#include "minmax.h"
 #include "rows.h"
-#include "shared.h"
 #include "state.h"
 
 namespace radish {

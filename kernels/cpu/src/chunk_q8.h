@@ -11,8 +11,8 @@
 #include "abi.h"
 #include "chunk.h"
 #include "half.h"
+#include "minmax.h"
 #include "pages.h"
-#include "shared.h"
 #include "state.h"
 #include "vec.h"
 

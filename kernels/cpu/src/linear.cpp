@@ -1,4 +1,4 @@
-// Matrix products with packed weights and what follows them in registers.
+// Matrix products with packed weights.
 #include "abi.h"
 #include "amx_linear.h"
 #include "context.h"
@@ -77,12 +77,7 @@ void tile_blocks(const Context& c, const Op& op, int64_t row, const char* panel,
       }
     }
   }
-  F sums[MR][2];  // GCC would store what `finish` refers to in every block
-#pragma GCC unroll 16
-  for (int m = 0; m < MR; ++m) {
-    for (int j = 0; j < 2; ++j) sums[m][j] = acc[m][j];
-  }
-  finish(c, op, sums, row, column);
+  finish(c, op, acc, row, column);
 }
 
 // The thread's share of a product, a panel at a time. Rows are cut into tiles of nearly equal height, at most
@@ -90,7 +85,7 @@ void tile_blocks(const Context& c, const Op& op, int64_t row, const char* panel,
 // read the panel from the cache, where those of the panel before have brought it, each a part: so memory is
 // read all the time. An only tile fetches what it is itself about to read.
 template <int kMost, class Run>
-void linear(const Context& c, const Op& op, int64_t steps, int thread, Run run) {
+void for_tiles(const Context& c, const Op& op, int64_t steps, int thread, Run run) {
   const Range range = share(op.n / kPanel, thread, c.threads);
   const int64_t rows = c.rows(op), tiles = (rows + kMost - 1) / kMost, bytes = panel_bytes(op.src_format, op.k);
   const int64_t fetched = tiles > 1 ? (bytes / steps + tiles - 1) / tiles : bytes / steps;
@@ -111,7 +106,7 @@ void linear_float(const Context& c, const Op& op, int thread) {
   const auto run = [&]<int MR>(int64_t row, const char* panel, int64_t column, Ahead ahead) {
     tile<Mul, MR>(c, op, row, panel, column, ahead);
   };
-  linear<kFloatRows>(c, op, op.k / Mul::kPack, thread, run);
+  for_tiles<kFloatRows>(c, op, op.k / Mul::kPack, thread, run);
 }
 
 template <class W>
@@ -122,7 +117,7 @@ void linear_blocks(const Context& c, const Op& op, int thread) {
   const auto run = [&]<int MR>(int64_t row, const char* panel, int64_t column, Ahead ahead) {
     tile_blocks<W, MR>(c, op, row, panel, column, ahead);
   };
-  linear<kBlockRows>(c, op, op.k / kBlock, thread, run);
+  for_tiles<kBlockRows>(c, op, op.k / kBlock, thread, run);
 }
 
 template <Format format>

@@ -5,6 +5,7 @@
 
 #include "abi.h"
 #include "context.h"
+#include "minmax.h"
 #include "packed.h"
 #include "pages.h"
 #include "shared.h"

@@ -1,21 +1,12 @@
-// What every file here would otherwise take from standard headers that cost a compiler most of its time:
-// <atomic> and <algorithm> take longer to read than a product's tiles to optimise, and a first start waits.
+// What threads share: numbers, and the parts of their work.
 #pragma once
 
 #include <cstdint>
 
 namespace radish {
 
-template <class T>
-constexpr T min(T a, T b) {
-  return b < a ? b : a;
-}
-template <class T>
-constexpr T max(T a, T b) {
-  return a < b ? b : a;
-}
-
 // A number that threads share. What was written before it is stored or added to is seen by whoever loads that.
+// Of <atomic>, which takes a compiler long to read, no more is wanted.
 template <class T>
 class Shared {
  public:

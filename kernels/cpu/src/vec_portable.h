@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "half.h"
+
 namespace radish {
 
 struct F {
