@@ -11,6 +11,7 @@ import pytest
 
 from app.connection import Connection
 from tests.app.harness import Served, become_quiet, raw_client, server_tasks, serving, until
+from tests.fakes import HANGS_S
 
 KEY = "alice-1"
 BODY = b'{"model": "fake", "prompt": "x", "max_tokens": 1}'
@@ -35,7 +36,7 @@ async def locked(locked_server: Served) -> AsyncIterator[Served]:
 
 async def answers(served: Served, data: bytes) -> list[int]:
     """The statuses that come back until the server closes the connection."""
-    async with raw_client(served) as client, asyncio.timeout(10):
+    async with raw_client(served) as client, asyncio.timeout(HANGS_S):
         client.writer.write(data)
         text = await client.reader.read()
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3})", text)]
@@ -90,7 +91,7 @@ async def test_no_form_of_a_request_does_without_a_key(
 
 @pytest.mark.parametrize("first", ["/health", "/v1/models"])
 async def test_each_request_of_a_connection_needs_its_own_key(locked: Served, first: str) -> None:
-    async with raw_client(locked) as client, asyncio.timeout(10):
+    async with raw_client(locked) as client, asyncio.timeout(HANGS_S):
         client.writer.write(f"GET {first} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\n\r\n".encode())
         client.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b" 200 " in await client.reader.readline()
@@ -127,7 +128,7 @@ async def test_trailers_change_nothing(locked: Served) -> None:
 )
 async def test_heads_and_what_is_around_a_body_are_bounded(locked: Served, data: bytes) -> None:
     text = b"HTTP/1.1 431 "
-    async with raw_client(locked) as client, asyncio.timeout(10):
+    async with raw_client(locked) as client, asyncio.timeout(HANGS_S):
         with suppress(ConnectionError):  # a connection that is closed with something unread is reset
             client.writer.write(data)
             await client.writer.drain()
@@ -147,7 +148,7 @@ async def test_requests_ahead_of_their_answers_are_bounded(
     get = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
     last = b"GET /health HTTP/1.1\r\n" + LAST
     assert await answers(locked, get * 100 + last) == [200] * 101
-    async with raw_client(locked) as client, asyncio.timeout(10):
+    async with raw_client(locked) as client, asyncio.timeout(HANGS_S):
         client.writer.write(get * 1000)
         with suppress(ConnectionError):
             assert (await client.reader.read()).count(b"HTTP/1.1") < 1000
@@ -216,7 +217,7 @@ async def test_an_upgrade_that_is_not_made_changes_nothing(locked: Served, body:
     data = POST + UPGRADE + body
     data += b"GET /v1/models HTTP/1.1\r\n" + UPGRADE + b"\r\n"
     data += b"GET /health HTTP/1.1\r\n" + LAST
-    async with raw_client(locked) as client, asyncio.timeout(10):
+    async with raw_client(locked) as client, asyncio.timeout(HANGS_S):
         for start in range(0, len(data), size):
             client.writer.write(data[start : start + size])
             await asyncio.sleep(0)
