@@ -167,7 +167,10 @@ class AppState:
         try:
             return await self.grammar(wanted.constraint)
         except GrammarError as error:
-            raise from_grammar(error, wanted.field) from None
+            pointer = wanted.place(error.pointer)
+            keyword = error.keyword if pointer or not error.pointer else None
+            placed = GrammarError(error.message, pointer=pointer, keyword=keyword)
+            raise from_grammar(placed, wanted.field) from None
 
     async def grammar(self, constraint: Constraint) -> Grammar:
         """The grammar of a constraint.

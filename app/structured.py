@@ -29,6 +29,8 @@ class FieldConstraint(NamedTuple):
 
     field: str
     constraint: Constraint
+    place: Callable[[str], str] = str
+    """From a JSON pointer into the constraint to one into what the client wrote; "" where that is neither."""
 
 
 def text_constraint(request: ChatRequest | CompletionRequest) -> FieldConstraint | None:
@@ -42,7 +44,7 @@ def text_constraint(request: ChatRequest | CompletionRequest) -> FieldConstraint
         name = "guided_whitespace_pattern"
         raise bad_request(f"{name} says nothing without guided_json.", name)
     if len(found) > 1:
-        fields = " and ".join(field for field, _ in found)
+        fields = " and ".join(one.field for one in found)
         raise bad_request(f"Only one constraint is possible, not {fields}.", found[1].field)
     return found[0] if found else None
 

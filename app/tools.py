@@ -8,6 +8,7 @@ shown the tools.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from grammars.spec import Constraint
 MAX_CALLS = 16
 """Most calls of one `required` answer; without a bound a weak model could go on for ever."""
 
+_DEFINITION = re.compile(r"/\$defs/(\d+)")
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 _DATA_KEYWORDS = frozenset({"const", "enum", "default", "examples"})
 _MAP_KEYWORDS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
@@ -60,7 +62,8 @@ def plan_answer(request: ChatRequest, form: CallFormat = JSON_CALLS) -> AnswerPl
     match choice:
         case "required":
             constraint = Constraint.json_schema(_array_schema(tools, 1 if single else MAX_CALLS))
-            return AnswerPlan(shown, FieldConstraint("tools", constraint), lambda: RequiredCalls(names))
+            wanted = FieldConstraint("tools", constraint, _place)
+            return AnswerPlan(shown, wanted, lambda: RequiredCalls(names))
         case NamedToolChoice(function=named):
             function = next(tool.function for tool in tools if tool.function.name == named.name)
             constraint = Constraint.json_schema(_parameters(function.parameters))
@@ -124,6 +127,12 @@ def _array_schema(tools: list[Tool], max_calls: int) -> dict[str, Any]:
         "items": {"anyOf": calls},
         "$defs": definitions,
     }
+
+
+def _place(pointer: str) -> str:
+    """Where in `tools` stands what a pointer into the schema of an array of calls leads to."""
+    match = _DEFINITION.match(pointer)
+    return f"/{match[1]}/function/parameters{pointer[match.end() :]}" if match else ""
 
 
 def _parameters(schema: dict[str, Any] | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ grammar. A matcher in an error state is rebuilt with more room and fed its token
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from functools import cached_property
 from typing import Any
@@ -30,6 +31,7 @@ _FUEL_FACTOR = 5
 _STATES = 100_000
 _BASE_BYTES = (1 << 19) + STATES_BYTES
 _BYTES_PER_CHAR = 100
+_IN_A_ROW = re.compile(r"Current row has \d+ items")
 
 
 def limits(*, heavy: bool) -> LLParserLimits:
@@ -46,7 +48,14 @@ def limits(*, heavy: bool) -> LLParserLimits:
 def complaint(matcher: LLMatcher) -> str:
     """What is wrong with a matcher, in a line; "" if nothing is."""
     error = matcher.get_error().partition("\n")[0]
-    return "grammar too complex" if error.startswith("panic") else error
+    if error == "NoExtensionBias":
+        return "no text satisfies the grammar"
+    if error.startswith("panic"):
+        return "grammar too complex"
+    if _IN_A_ROW.search(error):
+        # The advice that comes with it is about grammars as the engine has them.
+        return "grammar too complex: too much may come next at one place"
+    return error
 
 
 class LlgGrammar:

@@ -10,12 +10,14 @@ import json
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
 from grammars.schema.document import escape, subschemas
 
 _MOST_TRIALS = 100
-_MOST_S = 0.25
+_MOST_S = 0.5
 """Of processor time, beyond which no more is tried."""
+_FEW = 16
 
 
 def find_fault(text: str, is_taken: Callable[[str], bool]) -> tuple[str, str] | None:
@@ -33,29 +35,34 @@ def find_fault(text: str, is_taken: Callable[[str], bool]) -> tuple[str, str] | 
     while pointer not in seen:
         seen.add(pointer)
         schema = trials.at(pointer)
-        keyword = _faulty_keyword(schema, pointer, trials) if isinstance(schema, dict) else None
-        if keyword is None:
+        part = _faulty_part(schema, pointer, trials) if isinstance(schema, dict) else None
+        if part is None:
             break
-        fault = f"{pointer}/{escape(keyword)}", keyword
-        value = schema[keyword]
-        if keyword == "$ref":
+        fault = pointer, keyword = part
+        reference = trials.at(pointer) if keyword == "$ref" else None
+        if isinstance(reference, str) and reference.startswith("#/"):
             # What it points to is still to blame.
-            pointer = value[1:] if value.startswith("#/") else pointer
-            continue
-        children = [child for _, child in subschemas({keyword: value}, pointer)]
-        child = next((child for child in children if trials.is_cure(child, True)), None)
-        if child is None:
-            break
-        pointer = child
-        fault = child, keyword
+            pointer = unquote(reference[1:])
     return fault
 
 
-def _faulty_keyword(schema: dict[str, Any], pointer: str, trials: _Trials) -> str | None:
-    """A keyword without which all is well: sooner one that has schemas in it than a bound of a value."""
-    leading = [keyword for keyword in schema if _leads_on(keyword, schema[keyword])]
-    order = [*leading, *(keyword for keyword in reversed(schema) if keyword not in leading)]
-    return next((keyword for keyword in order if trials.is_cure(f"{pointer}/{escape(keyword)}")), None)
+def _faulty_part(schema: dict[str, Any], pointer: str, trials: _Trials) -> tuple[str, str] | None:
+    """A schema in a schema, or else a keyword, without which all is well; and the keyword that it is of."""
+    bounds = []
+    for keyword, value in schema.items():
+        here = f"{pointer}/{escape(keyword)}"
+        if not _leads_on(keyword, value):
+            bounds.append((here, keyword))
+            continue
+        is_cure = trials.is_cure(here)
+        children = [child for _, child in subschemas({keyword: value}, pointer)]
+        # Without all of them there may be other faults than without one.
+        for child in children if is_cure or len(children) <= _FEW else ():
+            if trials.is_cure(child, True):
+                return child, keyword
+        if is_cure:
+            return here, keyword
+    return next((bound for bound in reversed(bounds) if trials.is_cure(bound[0])), None)
 
 
 def _leads_on(keyword: str, value: Any) -> bool:

@@ -36,6 +36,12 @@ MANY = {f"p{number}": {"type": "integer"} for number in range(1500)}
             "/$defs/a/maximum",
             "maximum",
         ),
+        (
+            {"$defs": {"a": {"$anchor": "a", **EMPTY}}, "allOf": [{"$ref": "#a"}]},
+            NONE,
+            "/allOf/0/$ref",
+            "$ref",
+        ),
         # Two parts, of which neither alone is to blame.
         (
             {"type": "array", "prefixItems": [EMPTY, EMPTY], "minItems": 2},
@@ -43,11 +49,24 @@ MANY = {f"p{number}": {"type": "integer"} for number in range(1500)}
             "/prefixItems",
             "prefixItems",
         ),
+        # Without any properties there would be no place for what is required.
+        (
+            {
+                "type": "object",
+                "properties": {"b": {"type": "null"}, "a": {"$ref": "#/$defs/a"}},
+                "required": ["a", "b"],
+                "additionalProperties": False,
+                "$defs": {"a": EMPTY},
+            },
+            NONE,
+            "/$defs/a/maximum",
+            "maximum",
+        ),
         ({"type": "array", "items": {"type": "null"}, "minItems": 9000}, "bytes", "/minItems", "minItems"),
         (
             {"$defs": {"many": {"type": "object", "properties": MANY, "additionalProperties": False}}}
             | {"allOf": [{"$ref": "#/$defs/many"}]},
-            "Current row",
+            "too much may come next",
             "/$defs/many/properties",
             "properties",
         ),
