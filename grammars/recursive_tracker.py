@@ -26,6 +26,8 @@ _MOST_STACKS = 256
 _MOST_STEPS = 2000
 """Of one token; some milliseconds."""
 _MOST_STEPS_TO_END = 20_000
+_MOST_CHARS_ANEW = 1 << 8
+"""Of a shortest text, where each way is looked for anew: no two places are known to be the same."""
 _DEEPEST = 400
 
 
@@ -106,6 +108,8 @@ class RecursiveTracker:
         """Whether there is a shortest text, and few steps follow it."""
         text = self._tables.shortest[0]
         if text is None or isinstance(self.start, LostPoint):
+            return False
+        if len(text) > _MOST_CHARS_ANEW and not self._tables.exact:
             return False
         stacks, steps = self.start.stacks, _Steps(_MOST_STEPS_TO_END)
         try:

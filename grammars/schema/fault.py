@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from grammars.schema.document import escape, subschemas
 
 _MOST_TRIALS = 100
-_MOST_S = 0.5
+_MOST_S = 1.0
 """Of processor time, beyond which no more is tried."""
 _FEW = 16
 

@@ -203,6 +203,10 @@ def test_a_way_to_the_end_that_takes_many_steps_is_not_followed() -> None:
     rules = "\n".join(f'y{i} ::= "" | "(" root y{i} ")"' for i in range(90))
     assert lower(_wide(8, options, rules)).sentences is not None
     assert lower(_wide(900, options, rules)).sentences is None
+    for size, kept in ((256, True), (257, False)):
+        # No place of a Lark grammar is known to be another, so each has its own way.
+        lark = Constraint(kind="lark", spec=f'start: "x"{{{size}}} | "(" start ")"')
+        assert (lower(lark).sentences is not None) == kept
 
 
 def _wide(size: int, options: str, rules: str) -> Constraint:
