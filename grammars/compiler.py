@@ -17,6 +17,7 @@ from grammars.llg import LlgGrammar
 from grammars.lower import Lowered
 from grammars.pool import WorkerPool
 from grammars.rows import RowCache
+from grammars.schema.fault import places_of
 from grammars.schema.tables import Tables
 from grammars.spec import Constraint
 from grammars.thought import AfterThought, ThoughtTokens
@@ -105,7 +106,7 @@ class Compiler:
             grammar = LlgGrammar(self._vocabulary, lowered, heavy=checked.heavy, rows=self._rows)
             # Worked out here, not on the event loop.
             if grammar.min_tokens is None and isinstance(lowered.sentences, Tables):
-                raise _endless(lowered.sentences)
+                raise _endless(constraint, lowered.sentences)
             outcome = grammar
         except GrammarError as error:
             outcome = error
@@ -118,7 +119,10 @@ class Compiler:
         return outcome
 
 
-def _endless(tables: Tables) -> GrammarError:
+def _endless(constraint: Constraint, tables: Tables) -> GrammarError:
     """Why JSON of which no shortest value is found is refused: a budget would cut it off."""
-    keyword = "uniqueItems" if tables.has_compared else None
-    return GrammarError("no value is found within the limits, so none could be ended", keyword=keyword)
+    message = "no value is found within the limits, so none could be ended"
+    if not tables.has_compared:
+        return GrammarError(message)
+    places = places_of("uniqueItems", constraint.spec) if constraint.kind == "json_schema" else []
+    return GrammarError(message, pointer=places[0] if len(places) == 1 else "", keyword="uniqueItems")

@@ -119,7 +119,9 @@ class RecursiveTracker:
             return False
         return True
 
-    def advance(self, point: StackPoint | LostPoint, data: bytes) -> StackPoint | LostPoint:
+    def advance(
+        self, point: StackPoint | LostPoint, data: bytes, *, ends: bool = False
+    ) -> StackPoint | LostPoint:
         if isinstance(point, LostPoint):
             return LostPoint()
         raw = point.rest + data

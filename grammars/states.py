@@ -82,8 +82,8 @@ class States(Generic[P]):
         self._most = _MOST_STATES
         self.start = self._state(tracker.start)
 
-    def after(self, state: State[P], data: bytes) -> State[P]:
-        """The state after `data`; raises what `Tracker.advance` does."""
+    def after(self, state: State[P], data: bytes, *, ends: bool = False) -> State[P]:
+        """The state after `data`; see `Tracker.advance`."""
         onward = state.onward
         if onward is not None and onward.data == data:
             # Others of its place may have been forgotten, and their ways with them.
@@ -91,7 +91,7 @@ class States(Generic[P]):
         known = self._steps.get((state, data))
         if known is not None:
             return known
-        point = self._tracker.advance(state.point, data)
+        point = self._tracker.advance(state.point, data, ends=ends)
         if point is state.point:
             return state
         after = self._state(point)

@@ -46,7 +46,7 @@ class TagTracker:
         self._longest = max(map(len, tables.triggers))
         self.start = TagPoint()
 
-    def advance(self, point: TagPoint, data: bytes) -> TagPoint:
+    def advance(self, point: TagPoint, data: bytes, *, ends: bool = False) -> TagPoint:
         at = 0
         while at < len(data):
             if point.inside is not None:

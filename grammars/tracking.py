@@ -32,8 +32,12 @@ class Tracker(Protocol[P]):
 
     start: P
 
-    def advance(self, point: P, data: bytes) -> P:
-        """The point after `data` (RepeatedError: it repeats what must not come twice)."""
+    def advance(self, point: P, data: bytes, *, ends: bool = False) -> P:
+        """The point after `data` (RepeatedError: it repeats what must not come twice).
+
+        Args:
+            ends: `data` begins an end that `close` gave, so no repetition is certain behind it.
+        """
         ...
 
     def size(self, point: P) -> float:
@@ -60,15 +64,16 @@ class JsonTracker:
         self._may_repeat = tables.has_names or tables.has_distinct
         # Where items are compared, so may be any text in them.
         self._compares = tables.has_distinct
+        self._ends_are_tried = tables.has_compared
         self._vocabulary = vocabulary
         self._plain = vocabulary.plain
         self.start: Point = self._reader.start
 
-    def advance(self, point: Point, data: bytes) -> Point:
+    def advance(self, point: Point, data: bytes, *, ends: bool = False) -> Point:
         if not self._compares and data in self._plain and _takes_any_text(point):
             return point
         after = self._reader.advance(point, data)
-        if self._may_repeat and self._repeats.is_dead(after):
+        if self._may_repeat and not (ends and self._ends_are_tried) and self._repeats.is_dead(after):
             raise RepeatedError
         return after if self._compares else without_text(after)
 
@@ -127,7 +132,7 @@ class RegexTracker:
             raise NoCloseError
         return min((word.encode() for word in listed), key=self._vocabulary.spellings.count)
 
-    def advance(self, point: TextPoint, data: bytes) -> TextPoint:
+    def advance(self, point: TextPoint, data: bytes, *, ends: bool = False) -> TextPoint:
         raw = point.rest + data
         text = raw.decode(errors="ignore")
         left = derive_text(point.left, text)

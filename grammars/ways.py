@@ -38,7 +38,7 @@ def find_way(states: States[P], state: State[P], matcher: LLMatcher, vocabulary:
     steps: list[tuple[State[P], Step[P]]] = []
     while text and (here.left is None or here.left > len(text)):
         piece = _joining(states, here, text, vocabulary) if len(text) > _LONG and not steps else text
-        step = _step(states, here, text, matcher, vocabulary, piece=piece)
+        step = _step(states, here, text, matcher, vocabulary, piece=piece, ends=True)
         if step is None:
             # What the engine fails at, it may not fail at another time.
             if not matcher.is_error():
@@ -65,7 +65,7 @@ def try_way(
     """
     here, steps = state, []
     while text:
-        step = _step(states, here, text, matcher, vocabulary, piece=text)
+        step = _step(states, here, text, matcher, vocabulary, piece=text, ends=False)
         if step is None:
             return
         steps.append((here, step))
@@ -83,11 +83,13 @@ def _step(
     vocabulary: Vocabulary,
     *,
     piece: bytes,
+    ends: bool,
 ) -> Step[P] | None:
     """The first of the tokens that `text` is spelled with: one that the engine dictates, or the longest.
 
     Args:
         piece: the beginning of `text` that the longest may be of.
+        ends: `text` is an end that is known to be one.
     """
     forced = matcher.compute_ff_tokens()
     token_id = forced[0] if forced else vocabulary.spellings.longest(piece)
@@ -97,7 +99,7 @@ def _step(
     if matcher.try_consume_tokens([token_id]) != 1:
         return None
     try:
-        return Step(token_id, data, states.after(state, data))
+        return Step(token_id, data, states.after(state, data, ends=ends))
     except (OffGrammarError, RepeatedError):
         return None
 
@@ -108,7 +110,7 @@ def _joining(states: States[P], here: State[P], text: bytes, vocabulary: Vocabul
     while (token_id := vocabulary.spellings.longest(piece)) is not None:
         piece = vocabulary.token_bytes[token_id]
         try:
-            left = states.after(here, piece).left
+            left = states.after(here, piece, ends=True).left
         except (OffGrammarError, RepeatedError):
             return text
         if left is not None and left < math.inf:

@@ -46,6 +46,19 @@ def find_fault(text: str, is_taken: Callable[[str], bool]) -> tuple[str, str] | 
     return fault
 
 
+def places_of(keyword: str, text: str) -> list[str]:
+    """The pointers to a keyword, wherever a schema has it."""
+    places = []
+    pending = [(json.loads(text), "")]
+    while pending:
+        schema, pointer = pending.pop()
+        if isinstance(schema, dict):
+            if keyword in schema:
+                places.append(f"{pointer}/{keyword}")
+            pending += subschemas(schema, pointer)
+    return places
+
+
 def _faulty_part(schema: dict[str, Any], pointer: str, trials: _Trials) -> tuple[str, str] | None:
     """A schema in a schema, or else a keyword, without which all is well; and the keyword that it is of."""
     bounds = []

@@ -15,6 +15,7 @@ from grammars.llg import LlgGrammar
 from grammars.lower import lower
 from grammars.regular.ast import Regex
 from grammars.schema import closing
+from grammars.schema.distinct import Distinct
 from grammars.schema.endings import FreshWords
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
@@ -187,3 +188,23 @@ def test_the_end_of_many_distinct_items_is_found_in_as_many_tries(
     assert len(set(items)) == len(items) == 120
     assert {*items} <= {*schema["items"]["enum"]}
     assert 119 <= sum(words._tries for words in made) <= 120
+
+
+def test_an_end_that_was_found_is_not_searched_for_at_each_of_its_tokens(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = {
+        "type": "object",
+        "properties": {"a": {"enum": [1, 2, 3]}, "b": {"type": "boolean"}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    schema = {"type": "array", "uniqueItems": True, "minItems": 6, "items": item}
+    matcher = LlgGrammar(vocabulary, lower(Constraint.json_schema(schema))).matcher()
+    begun = '[{"a":3,"b":true},{"a":3'
+    assert all(map(matcher.accept, vocabulary.encode(begun)))
+    monkeypatch.setattr(Distinct, "is_dead", None)
+    tokens = matcher.shortest_close()
+    assert tokens is not None
+    items = json.loads(begun + b"".join(vocabulary.token_bytes[token] for token in tokens).decode())
+    assert len({(one["a"], one["b"]) for one in items}) == len(items) == 6
