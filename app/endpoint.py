@@ -78,8 +78,10 @@ class GenerateEndpoint:
             updates = await whole_updates(generation)
             if exchange.prepare is not None:
                 await exchange.prepare(updates)
-            whole = exchange.reply.whole(updates, generation.usage())
-            await json_response(whole)(request.scope, request.receive, send)
+            # Of a long answer nothing is kept but its JSON while it is sent.
+            response = json_response(exchange.reply.whole(updates, generation.usage()))
+            updates.clear()
+            await response(request.scope, request.receive, send)
 
 
 async def whole_updates(generation: Generation) -> list[Update]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,8 @@ import msgspec
 import pytest
 
 from app import embeddings, score
+from app.completions import Completion
+from app.connection import Connection
 from app.slices import JsonList, in_slices, json_list
 from engine.errors import QueueFullError
 from engine.request import GenerateRequest, Request
@@ -191,3 +194,14 @@ async def test_the_log_probabilities_of_an_answer_are_bounded(
     assert error["param"] == field
     assert "1048576" in error["message"]
     assert served.engine.stats.started == started
+
+
+async def test_nothing_of_an_answer_is_kept_twice_while_it_is_sent(served: Served) -> None:
+    """Its reader may be slow, and has tens of megabytes to take."""
+    body = {"model": "fake", "prompt": PROMPT, "max_tokens": 1, "n": 16, "echo": True, "logprobs": 20}
+    async with raw_client(served, receive_buffer=4096) as client:
+        client.post("completions", body)
+        assert b" 200 " in await client.reader.readline()
+        connections = served.server.server_state.connections
+        await until(lambda: any(isinstance(one, Connection) and one._writing for one in connections))
+        assert not [thing for thing in gc.get_objects() if type(thing) is Completion]
