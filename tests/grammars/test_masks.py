@@ -126,7 +126,7 @@ class Counting(Tracker[int]):
     def __init__(self) -> None:
         self.asked = 0
 
-    def advance(self, point: int, data: bytes) -> int:
+    def advance(self, point: int, data: bytes, *, ends: bool = False) -> int:
         self.asked += 1
         return point + len(data)
 
