@@ -121,7 +121,9 @@ class _Worker:
                 [sys.executable, "-m", "grammars.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,
+                # Not interrupted with the server by its terminal, but of its session: where a kernel shares
+                # out processors by session (autogroup), a nice process gives way to its own session alone.
+                process_group=0,
                 env={**os.environ, "PYTHONPATH": path, **_ONE_THREAD},
             )
 

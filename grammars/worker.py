@@ -33,7 +33,7 @@ from grammars.vocab import Vocabulary
 _PROBE_STEPS = 64
 _QUICK_S = 0.5
 """What is refused in less processor time is tried again without some parts, to tell what it is about."""
-_NICE = 15
+_NICE = 19
 _ALLOWANCE_S = 0.25
 """So long a worker may compile as everybody else computes; then it is nice."""
 _EARNED = 0.05
@@ -185,10 +185,11 @@ class _Allowance:
 
     The steps of the model come to a halt when one of their threads waits for a processor; a thread that
     became nice cannot take it back, so each piece gets a new one.
+    A new worker has earned nothing: else whoever has workers ended would have that of each.
     """
 
     def __init__(self) -> None:
-        self._left = _ALLOWANCE_S
+        self._left = 0.0
         self._since = time.monotonic()
 
     def run(self, work: Callable[[], Checked | Refused]) -> Checked | Refused:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from grammars.base import GrammarError, GrammarTooComplexError
@@ -163,7 +164,16 @@ async def test_a_grammar_that_is_too_slow_to_follow_is_refused(compiler: Compile
         await compiler.compile(_many_words(5000))
 
 
-def test_who_takes_long_leaves_the_processor_to_others() -> None:
+async def test_workers_are_of_the_session_but_not_interrupted_with_it(fresh: Compiler) -> None:
+    others = set(psutil.Process().children())
+    await fresh.compile(INTEGER)
+    (worker,) = set(psutil.Process().children()) - others
+    assert os.getsid(worker.pid) == os.getsid(0)
+    assert os.getpgid(worker.pid) == worker.pid
+
+
+def test_who_takes_long_leaves_the_processor_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grammars.worker._EARNED", 1e9)
     allowance = _Allowance()
 
     def priority() -> int:
@@ -177,5 +187,5 @@ def test_who_takes_long_leaves_the_processor_to_others() -> None:
 
     normal = priority()
     assert allowance.run(lambda: Refused(str(priority()))) == Refused(str(normal))
-    assert allowance.run(long) == Refused(f"{normal} 15")
+    assert allowance.run(long) == Refused(f"{normal} 19")
     assert priority() == normal
