@@ -44,12 +44,11 @@ def test_an_overload_that_breaks_one(over: Phase, memory: int, promise: str) -> 
 
 
 def test_a_flood() -> None:
-    """Median and 99th percentile count, of both calm phases together."""
+    """The 99th percentile counts, of both calm phases together."""
     calm = [phase(steady(0.01)), phase(steady(0.02))]
     assert overload.broken_by_flood(calm[0], phase(steady(0.02)), calm[1]) == []
     assert overload.broken_by_flood(calm[0], phase(steady(0.01), steady(0.04)), calm[1]) == []
     assert overload.broken_by_flood(calm[0], phase(steady(0.01), steady(0.05)), calm[1]) == ["the gap grew"]
-    assert overload.broken_by_flood(calm[0], phase(steady(0.03)), calm[1]) == ["the gap grew"]
     failed = phase(steady(0.01), failures={"503": 1})
     assert overload.broken_by_flood(calm[0], failed, calm[1]) == ["others failed: {'503': 1}"]
 
