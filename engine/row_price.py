@@ -10,12 +10,13 @@ which forgets old steps:
 
 from __future__ import annotations
 
+from engine.moments import Moments
+
 _UNNOTICED = 0.01
 """Share of a step's time: steps vary more than that by themselves. Prices are not known exactly, and answers
 that come sooner make room for other prompts sooner."""
 _KEPT = 255 / 256
 """Weight of a step against the one after it. Prices change little; what a step takes besides, a lot."""
-
 _LEAST_VARIANCE = 1e-6
 """Of tokens. Where every step has as many, rounding is all that is left of it."""
 
@@ -24,23 +25,18 @@ class RowPrice:
     """The regression. Nothing is known at first: then everything is free, which soon shows its price."""
 
     def __init__(self) -> None:
-        self._weight = self._x = self._y = self._xx = self._xy = 0.0
-        """Weighted sums over steps: of x, their tokens, of y, their seconds, and of products."""
+        self._moments = Moments(_KEPT)
+        """Of the tokens of steps and their seconds."""
 
     def learn(self, tokens: int, seconds: float) -> None:
         """A step of so many tokens, none of a prompt, took `seconds`."""
-        self._weight = self._weight * _KEPT + 1
-        self._x = self._x * _KEPT + tokens
-        self._y = self._y * _KEPT + seconds
-        self._xx = self._xx * _KEPT + tokens * tokens
-        self._xy = self._xy * _KEPT + tokens * seconds
+        self._moments.add(tokens, seconds)
 
     def unnoticed(self, tokens: int, most: int) -> int:
         """How many more tokens, up to `most`, a step of `tokens` has room for."""
-        if not self._weight:
+        if not self._moments.is_known:
             return most
-        x, y = self._x / self._weight, self._y / self._weight
-        variance, covariance = self._xx / self._weight - x * x, self._xy / self._weight - x * y
+        (x, y), (variance, covariance) = self._moments.means, self._moments.spread
         if variance <= _LEAST_VARIANCE or covariance <= 0:
             return most
         row_s = covariance / variance

@@ -13,6 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.moments import Moments
+
 _KEPT = 63 / 64
 """Weight of a step against the one after it."""
 _TOO_DEAR = 4.0
@@ -50,7 +52,7 @@ class TokenPrice:
 
     @property
     def is_known(self) -> bool:
-        return self._weight > 0
+        return self._moments.is_known
 
     @property
     def is_doubted(self) -> bool:
@@ -76,24 +78,16 @@ class TokenPrice:
         if self._too_dear == _TIMES:
             self._too_dear = 0
             self._forget()
-        self._add(attended / tokens, seconds / tokens)
+        self._moments.add(attended / tokens, seconds / tokens)
         self._fit()
 
     def _forget(self) -> None:
-        self._weight = self._x = self._y = self._xx = self._xy = 0.0
-        """Weighted sums over steps: of x, the context, of y, the time of a token, and of products."""
+        self._moments = Moments(_KEPT)
+        """Of contexts and the times of a token behind them."""
         self._own_s = self._context_s = 0.0
 
-    def _add(self, context: float, token_s: float) -> None:
-        self._weight = self._weight * _KEPT + 1
-        self._x = self._x * _KEPT + context
-        self._y = self._y * _KEPT + token_s
-        self._xx = self._xx * _KEPT + context * context
-        self._xy = self._xy * _KEPT + context * token_s
-
     def _fit(self) -> None:
-        x, y = self._x / self._weight, self._y / self._weight
-        variance, covariance = self._xx / self._weight - x * x, self._xy / self._weight - x * y
+        (x, y), (variance, covariance) = self._moments.means, self._moments.spread
         # Ridge regression towards the slope that is supposed.
         supposed = y / (x + _DOUBLING)
         slope = (covariance + _SPREAD**2 * supposed) / (variance + _SPREAD**2)
