@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -200,7 +201,8 @@ class _Allowance:
         thread.start()
         thread.join(self._left)
         if thread.is_alive() and thread.native_id is not None:
-            os.setpriority(os.PRIO_PROCESS, thread.native_id, _NICE)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.setpriority(os.PRIO_PROCESS, thread.native_id, _NICE)
         thread.join()
         self._since = time.monotonic()
         self._left = max(0.0, self._left - (self._since - started))

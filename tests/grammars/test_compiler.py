@@ -189,3 +189,19 @@ def test_who_takes_long_leaves_the_processor_to_others(monkeypatch: pytest.Monke
     assert allowance.run(lambda: Refused(str(priority()))) == Refused(str(normal))
     assert allowance.run(long) == Refused(f"{normal} 19")
     assert priority() == normal
+
+
+def test_work_that_ends_before_it_becomes_nice_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = threading.Event()
+
+    def too_late(*_: int) -> None:
+        done.set()
+        raise ProcessLookupError
+
+    monkeypatch.setattr("os.setpriority", too_late)
+
+    def work() -> Refused:
+        done.wait()
+        return Refused("answered")
+
+    assert _Allowance().run(work) == Refused("answered")
