@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +165,20 @@ def test_row_is_bit_identical_in_any_company(
             start += size
         assert torch.equal(last[0], batched[0][key])
         assert torch.equal(alone.step({key: more[key]})[0], batched[1][key])
+
+
+def test_threads_that_want_processors() -> None:
+    """Where there are too few, threads come late to most jobs: no part is lost or done twice."""
+    model = random_model(dtype=torch.bfloat16, num_layers=2)
+    rows = {key: ids(5 + key, 211, seed=key) for key in range(6)}
+    steps = [rows] + [{key: ids(1, 211, seed=50 + step + key) for key in rows} for step in range(20)]
+
+    def logits(threads: int) -> list[Tensor]:
+        sequences = NativeSequences(model, num_pages=64, page_size=16, threads=threads, quantize="int8")
+        return [sequences.step(step) for step in steps]
+
+    for alone, together in zip(logits(1), logits(1 + (os.cpu_count() or 1)), strict=True):
+        assert torch.equal(alone, together)
 
 
 TREE = [(0, 0, 420), (1, 0, 384), (2, 0, 288), (3, 2, 288), (4, 1, 528), (5, 4, 528), (6, 0, 48), (7, 6, 240)]

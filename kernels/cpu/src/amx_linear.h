@@ -91,11 +91,10 @@ inline void amx_bf16(const Context& c, const Op& op, const AmxCut& cut, int64_t 
   for (int m = 0; m < MT; ++m) finish_tile(c, op, cut, tile + m, sums[m][0], column);
 }
 
-inline void linear_amx_bf16(const Context& c, const Op& op, int thread) {
+inline void linear_amx_bf16(const Context& c, const Op& op, Range range) {
   constexpr int kLines = 2 * kAmxRows;  // of weights a step reads
   if (c.rows(op) == 0) return;  // a step that samples nothing
   const AmxCut cut(c.rows(op), kAmxRows);
-  const Range range = share(op.n / kPanel, thread, c.threads);
   AmxConfig config;
   for (int t = 0; t < 8; ++t) config.set(t, t < 6 ? cut.height : kAmxRows, kAmxBytes);
   const AmxRegion region(config);
@@ -222,11 +221,10 @@ class AmxBlockTile {
 };
 
 template <class W>
-inline void linear_amx_blocks(const Context& c, const Op& op, int thread) {
+inline void linear_amx_blocks(const Context& c, const Op& op, Range range) {
   constexpr int kFewest = kBlockRows + 1;
   constexpr int kLeast = min(kFewest, kAmxBlockRows / 2 + 1);  // height of a tile
   const AmxCut cut(c.rows(op), kAmxBlockRows);
-  const Range range = share(op.n / kPanel, thread, c.threads);
   AmxConfig config;
   for (int t = 0; t < 4; ++t) config.set(t, cut.height, kAmxBytes);
   for (int t = 4; t < 6; ++t) config.set(t, cut.height, kBlock);
@@ -234,7 +232,7 @@ inline void linear_amx_blocks(const Context& c, const Op& op, int thread) {
   const AmxRegion region(config);
   const int64_t bytes = panel_bytes(op.src_format, op.k), blocks = op.k / kBlock;
   const int lines = static_cast<int>((W::kBytes / 64 + cut.tiles - 1) / cut.tiles);
-  AmxBlock<W>* unpacked = reinterpret_cast<AmxBlock<W>*>(c.scratch(thread).panel.data());
+  AmxBlock<W>* unpacked = reinterpret_cast<AmxBlock<W>*>(c.scratch().panel.data());
   for (int64_t panel = range.begin; panel < range.end; ++panel) {
     const char* weights = static_cast<const char*>(op.weight) + panel * bytes;
     unpack_panel<W>(weights, blocks, unpacked);

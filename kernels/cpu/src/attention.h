@@ -15,11 +15,11 @@ namespace radish {
 template <class Chunk>
 class Attention {
  public:
-  Attention(const Context& c, const Op& op, int thread)
+  Attention(const Context& c, const Op& op)
       : c_(c),
         op_(op),
         dim_(c.geometry.head_dim),
-        carve_{c.scratch(thread).attention.data()},
+        carve_{c.scratch().attention.data()},
         chunk_(c.geometry, carve_) {
     merged_ = State::at(carve_.template take<float>(State::floats(kQueries, dim_)), kQueries);
   }

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "abi.h"
 #include "attend_items.h"
-#include "barrier.h"
 #include "likeliest.h"
 #include "memory.h"
+#include "pool.h"
 #include "shared.h"
 #include "state.h"
 
@@ -38,13 +39,24 @@ struct Context {
   const AttendItems& attention;
   const Memory& states;  // partial softmaxes of items that are split along keys
   const State& carried;  // states of [tokens][heads] between items
-  Progress* progress;    // of the running attention
-  Barrier& barrier;
-  int threads;
-  Likeliest* likeliest;  // [samples] of the logits this thread has seen
+  Progress& progress;    // of the running attention
+  Pool& pool;
+  std::vector<Likeliest>* seen;  // of each thread, [samples] of the logits that it has seen
+  int thread;
 
   int64_t rows(const Op& op) const { return op.rows == kAllTokens ? step.tokens : step.samples; }
-  Scratch& scratch(int thread) const { return scratches[thread]; }
+  Scratch& scratch() const { return scratches[thread]; }
+  Likeliest& likeliest(int64_t row) const { return seen[thread][row]; }
+
+  // Calls task(context of a thread, range) until the ranges make up [0, count).
+  template <class Task>
+  void for_each(int64_t count, const Task& task) const {
+    pool.for_each(count, [&](Range range, int on) {
+      Context own = *this;
+      own.thread = on;
+      task(own, range);
+    });
+  }
 
   template <class T>
   T* row(int buffer, int64_t i) const {

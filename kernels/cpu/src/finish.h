@@ -24,7 +24,7 @@ template <int NB>
       for (int j = 0; j < NB; j += 2) store_as(op.dst_format, out, (column + j * kLanes) / 2, silu(y[j]) * y[j + 1]);
     } else if (op.epilogue == kLogits) {
       const uint8_t want = c.step.wanted == nullptr ? uint8_t{kOnlyLogits} : c.step.wanted[row + m];
-      if (want != kOnlyLogits) c.likeliest[row + m].see(y, column, op.columns);
+      if (want != kOnlyLogits) c.likeliest(row + m).see(y, column, op.columns);
       if (want == kOnlyLikeliest) continue;
       float* out = c.step.logits + (row + m) * op.columns;
       for (int j = 0; j < NB; ++j) {

@@ -80,13 +80,12 @@ void tile_blocks(const Context& c, const Op& op, int64_t row, const char* panel,
   finish(c, op, acc, row, column);
 }
 
-// The thread's share of a product, a panel at a time. Rows are cut into tiles of nearly equal height, at most
+// Some panels of a product, one at a time. Rows are cut into tiles of nearly equal height, at most
 // kMost; run.template operator()<MR>(first row, panel, first column, what to fetch) computes one. All of them
 // read the panel from the cache, where those of the panel before have brought it, each a part: so memory is
 // read all the time. An only tile fetches what it is itself about to read.
 template <int kMost, class Run>
-void for_tiles(const Context& c, const Op& op, int64_t steps, int thread, Run run) {
-  const Range range = share(op.n / kPanel, thread, c.threads);
+void for_tiles(const Context& c, const Op& op, int64_t steps, Range range, Run run) {
   const int64_t rows = c.rows(op), tiles = (rows + kMost - 1) / kMost, bytes = panel_bytes(op.src_format, op.k);
   const int64_t fetched = tiles > 1 ? (bytes / steps + tiles - 1) / tiles : bytes / steps;
   for (int64_t p = range.begin; p < range.end; ++p) {
@@ -102,34 +101,39 @@ void for_tiles(const Context& c, const Op& op, int64_t steps, int thread, Run ru
 }
 
 template <class Mul>
-void linear_float(const Context& c, const Op& op, int thread) {
+void linear_float(const Context& c, const Op& op, Range panels) {
   const auto run = [&]<int MR>(int64_t row, const char* panel, int64_t column, Ahead ahead) {
     tile<Mul, MR>(c, op, row, panel, column, ahead);
   };
-  for_tiles<kFloatRows>(c, op, op.k / Mul::kPack, thread, run);
+  for_tiles<kFloatRows>(c, op, op.k / Mul::kPack, panels, run);
 }
 
 template <class W>
-void linear_blocks(const Context& c, const Op& op, int thread) {
+void linear_blocks(const Context& c, const Op& op, Range panels) {
 #if RADISH_AMX
-  if (c.rows(op) > kBlockRows) return linear_amx_blocks<W>(c, op, thread);
+  if (c.rows(op) > kBlockRows) return linear_amx_blocks<W>(c, op, panels);
 #endif
   const auto run = [&]<int MR>(int64_t row, const char* panel, int64_t column, Ahead ahead) {
     tile_blocks<W, MR>(c, op, row, panel, column, ahead);
   };
-  for_tiles<kBlockRows>(c, op, op.k / kBlock, thread, run);
+  for_tiles<kBlockRows>(c, op, op.k / kBlock, panels, run);
 }
 
 template <Format format>
-void linear(const Context& c, const Op& op, int thread) {
-  if constexpr (format == kF32) linear_float<MulF32>(c, op, thread);
+void linear_panels(const Context& c, const Op& op, Range panels) {
+  if constexpr (format == kF32) linear_float<MulF32>(c, op, panels);
 #if RADISH_AMX
-  if constexpr (format == kBF16) linear_amx_bf16(c, op, thread);
+  if constexpr (format == kBF16) linear_amx_bf16(c, op, panels);
 #else
-  if constexpr (format == kBF16) linear_float<MulBF16>(c, op, thread);
+  if constexpr (format == kBF16) linear_float<MulBF16>(c, op, panels);
 #endif
-  if constexpr (format == kQ8) linear_blocks<Q8Weights>(c, op, thread);
-  if constexpr (format == kQ4) linear_blocks<Q4Weights>(c, op, thread);
+  if constexpr (format == kQ8) linear_blocks<Q8Weights>(c, op, panels);
+  if constexpr (format == kQ4) linear_blocks<Q4Weights>(c, op, panels);
+}
+
+template <Format format>
+void linear(const Context& c, const Op& op) {
+  c.for_each(op.n / kPanel, [&](const Context& own, Range panels) { linear_panels<format>(own, op, panels); });
 }
 
 template <Format format>
@@ -142,6 +146,6 @@ int64_t linear_scratch_bytes(const Op& op) {
 }
 
 template int64_t linear_scratch_bytes<RADISH_FORMAT>(const Op&);
-template void linear<RADISH_FORMAT>(const Context&, const Op&, int);
+template void linear<RADISH_FORMAT>(const Context&, const Op&);
 
 }  // namespace radish

@@ -82,11 +82,11 @@ class RowLogprobs {
 
 // Whether there was memory enough; else some results are not written.
 inline bool logprobs(Pool& pool, const LogprobJob& job) {
-  Shared<int64_t> claimed{0};
   Shared<bool> has_memory{true};
-  pool.run([&](int) {
+  const Pool::Awake awake(pool);
+  pool.for_each(job.rows, [&](Range rows, int) {
     try {
-      for (int64_t i; (i = claimed.add(1)) < job.rows;) {
+      for (int64_t i = rows.begin; i < rows.end; ++i) {
         const float* logits = job.logits + i * job.vocab;
         RowLogprobs row(logits, job.vocab);
         const float normalizer = row.normalizer();

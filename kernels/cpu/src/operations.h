@@ -12,7 +12,7 @@ namespace radish {
 
 // Matrix products with packed weights of a format and what follows them in registers.
 template <Format format>
-void linear(const Context& c, const Op& op, int thread);
+void linear(const Context& c, const Op& op);
 
 // Working memory that `linear` needs for each thread.
 template <Format format>
@@ -20,11 +20,11 @@ int64_t linear_scratch_bytes(const Op& op);
 
 // For pages of a format: norm and turn queries and keys, store keys and values.
 template <Format format>
-void rotate(const Context& c, const Op& op, int thread);
+void rotate(const Context& c, const Op& op);
 
 // For pages of a format: attention of all rows.
 template <Format format>
-void attend(const Context& c, const Op& op, int thread);
+void attend(const Context& c, const Op& op);
 
 // Working memory that `attend` needs for each thread.
 template <Format format>

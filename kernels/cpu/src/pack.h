@@ -64,10 +64,10 @@ inline void pack_row(const float* x, int64_t k, char* panel, int64_t lane) {
 
 // Source rows are shared out in blocks of 32, so threads hardly meet in a cache line.
 inline void pack(Pool& pool, const PackJob& job) {
-  pool.run([&](int thread) {
-    const Range range = share(job.rows, thread, pool.threads(), kPanel);
+  const Pool::Awake awake(pool);
+  pool.for_each((job.rows + kPanel - 1) / kPanel, [&](Range range, int) {
     std::vector<float> x(job.k);
-    for (int64_t i = range.begin; i < range.end; ++i) {
+    for (int64_t i = range.begin * kPanel; i < min(range.end * kPanel, job.rows); ++i) {
       const char* row = static_cast<const char*>(job.source) + i * source_row_bytes(job.source_format, job.columns);
       const int64_t place = job.offset + i / job.block * job.stride + i % job.block;
       char* panel = static_cast<char*>(job.target) + place / kPanel * panel_bytes(job.target_format, job.k);

@@ -35,7 +35,7 @@ class Program {
  public:
   Program(Pool& pool, const Geometry& geometry, const Op* ops, int64_t op_count, const int64_t* row_bytes,
           int64_t buffer_count)
-      : pool_(pool), geometry_(geometry), ops_(ops, ops + op_count), scratches_(pool.threads()), progress_(op_count),
+      : pool_(pool), geometry_(geometry), ops_(ops, ops + op_count), scratches_(pool.threads()),
         likeliest_(pool.threads()) {
     int64_t widest = 0;
     for (int64_t i = 0; i < buffer_count; ++i) {
@@ -70,40 +70,35 @@ class Program {
     const AttendItems items = attention_.items(), kept_items = kept_attention_.items();
     const State carried = reserve_states(step);
     for (std::vector<Likeliest>& seen : likeliest_) seen.assign(step.samples, {});
-    for (Progress& progress : progress_) {
-      progress.claimed.store(0);
-      progress.done.store(0);
-    }
-    pool_.run([&](int thread) {
-      const auto context_of = [&](const Step& part, const AttendItems& items) {
-        return Context{geometry_, part,    buffers_.data(),   scratches_.data(), items, states_,
-                       carried,   nullptr, pool_.barrier(), pool_.threads(),   likeliest_[thread].data()};
-      };
-      Context whole = context_of(step, items), kept = context_of(kept_.step, kept_items);
-      for (size_t i = 0; i < ops_.size(); ++i) {
-        Context& context = fewer && i >= keeps_ ? kept : whole;
-        context.progress = &progress_[i];
-        execute(context, ops_[i], thread);
-        if (i + 1 < ops_.size()) pool_.barrier().wait();
-      }
-    });
+    const auto context_of = [&](const Step& part, const AttendItems& items) {
+      return Context{geometry_, part,      buffers_.data(), scratches_.data(), items, states_,
+                     carried,   progress_, pool_,           likeliest_.data(), 0};
+    };
+    const Context whole = context_of(step, items), kept = context_of(kept_.step, kept_items);
+    const Pool::Awake awake(pool_);
+    for (size_t i = 0; i < ops_.size(); ++i) execute(fewer && i >= keeps_ ? kept : whole, ops_[i]);
     if (step.wanted != nullptr) join_likeliest(step);
     return kOk;
   }
 
  private:
-  void execute(const Context& c, const Op& op, int thread) const {
+  void execute(const Context& c, const Op& op) const {
+    const auto rows = [&](int64_t count, auto run) {
+      c.for_each(count, [&](const Context& own, Range range) { run(own, op, range); });
+    };
     switch (op.kind) {
-      case kKeep: return keep_rows(c, op, kept_.tokens().data(), static_cast<int64_t>(kept_.tokens().size()), thread);
-      case kEmbed: return embed(c, op, thread);
-      case kNorm: return norm(c, op, thread);
-      case kQuantize: return quantize(c, op, thread);
-      case kHidden: return hidden(c, op, thread);
-      case kRotate:
-        return with_format<RADISH_PAGES>(c.geometry.kv_format, [&]<Format f>() { rotate<f>(c, op, thread); });
-      case kAttend:
-        return with_format<RADISH_PAGES>(c.geometry.kv_format, [&]<Format f>() { attend<f>(c, op, thread); });
-      case kLinear: return with_format<RADISH_WEIGHTS>(op.src_format, [&]<Format f>() { linear<f>(c, op, thread); });
+      case kKeep: {
+        const std::vector<int64_t>& tokens = kept_.tokens();
+        return c.for_each(static_cast<int64_t>(tokens.size()),
+                          [&](const Context& own, Range range) { keep_rows(own, op, tokens.data(), range); });
+      }
+      case kEmbed: return rows(c.step.tokens, embed);
+      case kNorm: return rows(c.rows(op), norm);
+      case kQuantize: return rows(c.rows(op), quantize);
+      case kHidden: return rows(c.step.embeds, hidden);
+      case kRotate: return with_format<RADISH_PAGES>(c.geometry.kv_format, [&]<Format f>() { rotate<f>(c, op); });
+      case kAttend: return with_format<RADISH_PAGES>(c.geometry.kv_format, [&]<Format f>() { attend<f>(c, op); });
+      case kLinear: return with_format<RADISH_WEIGHTS>(op.src_format, [&]<Format f>() { linear<f>(c, op); });
     }
   }
 
@@ -159,7 +154,7 @@ class Program {
   size_t keeps_;  // operations up to the last that keeps rows; all if there is none
   KeptStep kept_;
   AttentionPlan attention_, kept_attention_;
-  std::vector<Progress> progress_;
+  Progress progress_;
   Memory states_;
   std::vector<std::vector<Likeliest>> likeliest_;  // of each thread
 };

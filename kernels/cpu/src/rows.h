@@ -77,8 +77,7 @@ inline void store_as(typename Mul::T* p, F x) {
   }
 }
 
-inline void embed(const Context& c, const Op& op, int thread) {
-  const Range range = share(c.step.tokens, thread, c.threads);
+inline void embed(const Context& c, const Op& op, Range range) {
   for (int64_t t = range.begin; t < range.end; ++t) {
     unpack(op.src_format, op.weight, c.step.token_ids[t], op.k, c.row<float>(op.dst, t));
   }
@@ -93,10 +92,9 @@ inline float inverse_rms(const float* x, int64_t padded, int64_t columns, float 
   return 1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(columns) + eps);
 }
 
-inline void norm(const Context& c, const Op& op, int thread) {
-  const Range range = share(c.rows(op), thread, c.threads);
+inline void norm(const Context& c, const Op& op, Range range) {
   const float* gain = static_cast<const float*>(op.weight);
-  float* scratch = reinterpret_cast<float*>(c.scratch(thread).norm.data());
+  float* scratch = reinterpret_cast<float*>(c.scratch().norm.data());
   for (int64_t i = range.begin; i < range.end; ++i) {
     const float* x = c.row<float>(op.src, op.gather ? c.step.logit_rows[i] : i);
     char* out = c.row<char>(op.dst, i);
@@ -114,10 +112,9 @@ inline void norm(const Context& c, const Op& op, int thread) {
 }
 
 // Embeddings keep float32: nothing is multiplied with them afterwards.
-inline void hidden(const Context& c, const Op& op, int thread) {
-  const Range range = share(c.step.embeds, thread, c.threads);
+inline void hidden(const Context& c, const Op& op, Range range) {
   const float* gain = static_cast<const float*>(op.weight);
-  float* scratch = reinterpret_cast<float*>(c.scratch(thread).norm.data());
+  float* scratch = reinterpret_cast<float*>(c.scratch().norm.data());
   for (int64_t i = range.begin; i < range.end; ++i) {
     const float* x = c.row<float>(op.src, c.step.embed_rows[i]);
     const F scale = splat(inverse_rms(x, op.n, op.columns, op.eps));
@@ -126,16 +123,14 @@ inline void hidden(const Context& c, const Op& op, int thread) {
   }
 }
 
-inline void quantize(const Context& c, const Op& op, int thread) {
-  const Range range = share(c.rows(op), thread, c.threads);
+inline void quantize(const Context& c, const Op& op, Range range) {
   for (int64_t i = range.begin; i < range.end; ++i) {
     quantize_row(c.row<float>(op.src, i), c.row<char>(op.dst, i), op.n);
   }
 }
 
 // Brings rows of the whole step together.
-inline void keep_rows(const Context& c, const Op& op, const int64_t* tokens, int64_t count, int thread) {
-  const Range range = share(count, thread, c.threads);
+inline void keep_rows(const Context& c, const Op& op, const int64_t* tokens, Range range) {
   const int64_t bytes = min(c.buffers[op.src].row_bytes, c.buffers[op.dst].row_bytes);
   for (int64_t i = range.begin; i < range.end; ++i) {
     std::memcpy(c.row<char>(op.dst, i), c.row<char>(op.src, tokens[i]), bytes);
@@ -220,10 +215,9 @@ inline void write_kv(const Pages<PageQ8>& pages, int layer, int64_t slot, int kv
 }
 
 template <class Mul>
-inline void rotate(const Context& c, const Op& op, int thread) {
+inline void rotate(const Context& c, const Op& op, Range range) {
   const Geometry& g = c.geometry;
   const Pages<Mul> pages(g);
-  const Range range = share(c.step.tokens, thread, c.threads);
   const F scale = splat(g.query_scale);
   for (int64_t t = range.begin; t < range.end; ++t) {
     float* qkv = c.row<float>(op.src, t);

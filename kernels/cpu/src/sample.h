@@ -278,21 +278,19 @@ inline bool names_tokens(const SampleJob& job) {
 
 // Whether there was memory enough; else some of `chosen` are not written.
 inline bool sample(Pool& pool, const SampleJob& job) {
-  Shared<int64_t> claimed{0};
   Shared<bool> has_memory{true};
-  const auto work = [&](int) {
+  const auto work = [&](Range rows, int) {
     try {
-      for (int64_t i; (i = claimed.add(1)) < job.rows;) {
-        job.chosen[i] = Choice(job, i).choose();
-      }
+      for (int64_t i = rows.begin; i < rows.end; ++i) job.chosen[i] = Choice(job, i).choose();
     } catch (const std::bad_alloc&) {  // must not leave a thread of the pool
       has_memory.store(false);
     }
   };
   if (job.rows * job.vocab <= kInline) {
-    work(0);
+    work({0, job.rows}, 0);
   } else {
-    pool.run(work);
+    const Pool::Awake awake(pool);
+    pool.for_each(job.rows, work);
   }
   return has_memory.load();
 }

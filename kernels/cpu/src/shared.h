@@ -18,20 +18,18 @@ class Shared {
   void store(T value) { __atomic_store_n(&value_, value, __ATOMIC_RELEASE); }
   // Returns what it was.
   T add(T more) { return __atomic_fetch_add(&value_, more, __ATOMIC_ACQ_REL); }
+  // Stores `value` where it still is `seen`; else tells in `seen` what it is.
+  bool replace(T& seen, T value) {
+    return __atomic_compare_exchange_n(&value_, &seen, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  }
 
  private:
   T value_;
 };
 
-// The part of [0, count) that is thread's, in whole units of `unit`.
+// Numbers from `begin` up to `end`.
 struct Range {
   int64_t begin, end;
 };
-
-inline Range share(int64_t count, int thread, int threads, int64_t unit = 1) {
-  const int64_t units = (count + unit - 1) / unit;
-  const int64_t begin = units * thread / threads * unit, end = units * (thread + 1) / threads * unit;
-  return {begin < count ? begin : count, end < count ? end : count};
-}
 
 }  // namespace radish
