@@ -8,6 +8,7 @@ head size         bytes of request line and headers, the trailers of a body in c
                   whatever else comes without being a piece of a body
 pipeline          requests that are sent before earlier ones were answered; while they wait, nothing more is
                   read, so the receive timeout waits with them
+shutdown          a request whose body has not come by then is refused, for nobody knows when it will
 
 Trailers are read and dropped: what the headers decided stays decided. A request that asks for another
 protocol is answered in this one (RFC 9110, section 7.8), with its body, which the parser would leave to that
@@ -38,6 +39,9 @@ _MAX_PIPELINE = 128
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _HEAD_TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+)
+_SHUTS_DOWN = (
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
 )
 
 
@@ -162,6 +166,17 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self._is_partial and self._receiving is None and not self.transport.is_closing():
             self._await_more()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if not self._is_partial or self._in_head or not self._unanswered:
+            return
+        *answered_before, cycle = self._unanswered
+        if answered_before:
+            answered_before[-1].keep_alive = False
+        elif not cycle.response_started:
+            self.transport.write(_SHUTS_DOWN)
+            self.transport.close()
 
     def _count_head(self, size: int) -> None:
         """Count what the parser made of a head; an error ends its work, and with it the connection."""

@@ -66,6 +66,11 @@ def unavailable(message: str, *, retry_after_s: float) -> ApiError:
     )
 
 
+def shutting_down() -> ApiError:
+    """503: the server was told to stop before the request got anywhere."""
+    return unavailable("The server is shutting down.", retry_after_s=1)
+
+
 def queue_full(message: str, *, retry_after_s: float) -> ApiError:
     """429: too much waits already."""
     return ApiError(
@@ -96,7 +101,7 @@ def from_engine(error: InvalidRequestError | QueueFullError | EngineStoppedError
         case QueueFullError():
             return queue_full(str(error), retry_after_s=error.retry_after_s)
         case EngineStoppedError():
-            return unavailable("The server is shutting down.", retry_after_s=1)
+            return shutting_down()
 
 
 def from_grammar(error: GrammarError, param: str) -> ApiError:

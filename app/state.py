@@ -14,7 +14,15 @@ from starlette.requests import Request
 
 from app.bodies import BodyRoom, decode, read_body
 from app.caller import current_caller
-from app.errors import ApiError, bad_request, from_grammar, from_template, queue_full, unavailable
+from app.errors import (
+    ApiError,
+    bad_request,
+    from_grammar,
+    from_template,
+    queue_full,
+    shutting_down,
+    unavailable,
+)
 from app.messages import plain_messages
 from app.protocol import ChatRequest, DrawingFields, SamplingFields, refuse_unsupported
 from app.responses_store import ResponseStore
@@ -26,6 +34,7 @@ from app.tool_calls import CALL_FORMATS
 from engine.config import Config
 from engine.engine import Engine
 from grammars.base import Grammar, GrammarError
+from grammars.compiler import CompilerClosedError
 from grammars.spec import Constraint
 from grammars.turns import TooMuchWaitsError
 
@@ -177,7 +186,7 @@ class AppState:
 
         Raises:
             GrammarError: it cannot be enforced.
-            ApiError: 429; too many constraints of this caller wait to be compiled.
+            ApiError: 429; too many constraints of this caller wait to be compiled. 503; the server stopped.
         """
         caller = current_caller.get()
         try:
@@ -187,6 +196,8 @@ class AppState:
         except TooMuchWaitsError as error:
             self.engine.stats.rejected["compiler_full"] += 1
             raise queue_full(str(error), retry_after_s=1) from None
+        except CompilerClosedError:
+            raise shutting_down() from None
 
     def _check_length(self, texts: Iterable[str], field: str) -> None:
         """Refuse what cannot fit whatever its tokens are, before any work is spent on it.

@@ -31,6 +31,10 @@ _ROW_SHARE = 4
 """One part in so many of the cache's bytes is for masks."""
 
 
+class CompilerClosedError(RuntimeError):
+    """The compiler was closed before it had compiled a constraint, which says nothing of the constraint."""
+
+
 class Compiler:
     """Compiles constraints for one vocabulary.
 
@@ -57,6 +61,7 @@ class Compiler:
         self._rows = RowCache(row_bytes)
         self._cache = GrammarCache(cache_bytes - row_bytes)
         self._workers = WorkerPool(vocabulary)
+        self._closed = False
         self._turns = Turns[Outcome](_THREADS, _MOST_WAITING, "grammar")
 
     @property
@@ -74,13 +79,23 @@ class Compiler:
         Raises:
             TooMuchWaitsError: too many constraints of the owner wait already.
             GrammarError: it cannot be enforced exactly, or not within the limits of time and memory.
+            CompilerClosedError: it was not compiled before `close` was called.
         """
+        if self._closed:
+            raise CompilerClosedError
         # With the text as it came: two schemas that differ in the order of properties are two grammars.
         key = sha256(msgspec.msgpack.encode((namespace, constraint))).digest()
         future, hit = self._cache.get(key, partial(self._turns.submit, owner, self._compile, constraint))
         self.num_hits += hit
-        outcome = await asyncio.shield(asyncio.wrap_future(future))
+        try:
+            outcome = await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            if future.cancelled():  # by `close`, not the call by its caller
+                raise CompilerClosedError from None
+            raise
         if isinstance(outcome, GrammarError):
+            if self._closed:  # its process was ended, for whatever reason the error gives
+                raise CompilerClosedError
             raise type(outcome)(outcome.message, pointer=outcome.pointer, keyword=outcome.keyword)
         return outcome
 
@@ -94,6 +109,7 @@ class Compiler:
 
     def close(self) -> None:
         """End the worker processes; compilations in progress fail."""
+        self._closed = True
         self._workers.close()
         self._turns.shutdown()
 

@@ -6,9 +6,10 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from app.server import create_app, serve
 from app.state import AppState
 from engine.engine import Engine
 from tests.app.harness import chat_body, error_of, events, until
+from tests.app.test_compile_limits import ENDLESS
 from tests.fakes import HANGS_S, FakeRunner, assert_quiet, fake_engine, hashed_tokens
 
 
@@ -246,3 +248,78 @@ async def test_idle_and_unfinished_connections_hold_up_nothing() -> None:
         await server.serving
         assert await reader.read() == b""
         writer.close()
+
+
+_BODY_BEGUN = b"\r\n".join(
+    [
+        b"POST /v1/completions HTTP/1.1",
+        b"Host: x",
+        b"Content-Type: application/json",
+        b"Content-Length: 99",
+        b"",
+        b"{",
+    ]
+)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
+async def test_a_request_that_is_cut_off_is_refused_when_nothing_runs_any_more(path: str) -> None:
+    """At once, not when connections that do not end are given up: that is an error in the log."""
+    async with process() as server:
+        server.runner.pause()
+        stream = server.stream()
+        await until(lambda: server.engine.load().running == 1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.http.base_url.port)
+        writer.write(_BODY_BEGUN.replace(b"/v1/completions", path.encode()))
+        await writer.drain()
+        terminate()
+        await until(server.state.draining.is_set)
+        server.runner.resume()
+        assert (await stream).status_code == 200
+        head, _, rest = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: 1\r\n" in head
+        assert b"\r\nconnection: close\r\n" in head
+        assert rest == b""
+        writer.close()
+
+
+async def test_requests_before_one_that_is_cut_off_get_their_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Though their client reads them only when the server has begun to close connections."""
+    async with process() as server:
+        port = server.http.base_url.port
+        one = (await server.http.get("/openapi.json")).content
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(sock=connection)
+        writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 8 + _BODY_BEGUN)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        terminate()
+        with suppress(ConnectionRefusedError):
+            while True:
+                _, probe = await asyncio.open_connection("127.0.0.1", port)
+                probe.close()
+                await probe.wait_closed()
+        assert (await reader.read()).count(one) == 8
+        writer.close()
+        await server.serving
+    assert caplog.records == []  # no connection was waited for in vain
+
+
+async def test_requests_whose_grammars_are_not_compiled_yet_are_told() -> None:
+    """Neither that their grammars are at fault, nor nothing: two are being compiled, two wait."""
+    async with process(grammar_timeout=1000.0) as server:
+        bodies = [
+            {"model": "fake", "prompt": "x", "guided_grammar": f"{ENDLESS['guided_grammar']}  // {number}"}
+            for number in range(4)
+        ]
+        answers = [asyncio.create_task(server.http.post("/v1/completions", json=body)) for body in bodies]
+        await until(lambda: len(server.engine.compiler._cache._entries) == len(bodies))
+        terminate()
+        for answer in await asyncio.gather(*answers):
+            assert answer.status_code == 503
+            assert error_of(answer)["message"] == "The server is shutting down."
