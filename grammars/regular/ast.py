@@ -8,19 +8,21 @@ values, which is what makes derivatives (`grammars.regular.derivative`) a finite
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
 Range = tuple[int, int]
 
 MAX_CODE_POINT: Final = 0x10FFFF
+_COPIED = 8
+"""So many parts are copied while one node is gone through."""
 
 
 class Regex:
     """A node. Equality is by structure, quick because every node carries its hash."""
 
-    __slots__ = ("_hash", "floor", "nullable", "pure")
+    __slots__ = ("_hash", "floor", "nullable", "pure", "size")
 
     nullable: bool
     """Whether the empty text belongs to the language."""
@@ -28,13 +30,18 @@ class Regex:
     """Whether there is neither intersection nor complement inside."""
     floor: float
     """No text of the language is shorter (characters); exact when pure, infinite for none."""
+    size: int
+    """Nodes that a derivative goes through, which takes time in proportion."""
 
-    def __init__(self, key: tuple[object, ...], *, nullable: bool, pure: bool, floor: float) -> None:
+    def __init__(
+        self, key: tuple[object, ...], *, nullable: bool, pure: bool, floor: float, size: int = 1
+    ) -> None:
         # Hashes of numbers only: the same in every process, and with them the order of unions.
         self._hash = hash(key)
         self.nullable = nullable
         self.pure = pure
         self.floor = floor
+        self.size = size
 
     def __hash__(self) -> int:
         return self._hash
@@ -56,6 +63,18 @@ class Chars(Regex):
 
     def __contains__(self, code_point: int) -> bool:
         return any(low <= code_point <= high for low, high in self.ranges)
+
+
+def _size(parts: Iterable[Regex]) -> int:
+    return 1 + sum([part.size for part in parts])
+
+
+def _front(parts: tuple[Regex, ...]) -> Iterator[Regex]:
+    """Those of a concatenation with which a text of it may begin."""
+    for part in parts:
+        yield part
+        if not part.nullable:
+            return
 
 
 class _Parts(Regex):
@@ -85,6 +104,7 @@ class Concat(_Parts):
             nullable=all(p.nullable for p in parts),
             pure=all(p.pure for p in parts),
             floor=sum(p.floor for p in parts),
+            size=_size(_front(parts)) + len(parts) // _COPIED,
         )
         self.parts = parts
 
@@ -100,6 +120,7 @@ class Alt(_Parts):
             nullable=any(p.nullable for p in parts),
             pure=all(p.pure for p in parts),
             floor=min((p.floor for p in parts), default=math.inf),
+            size=_size(parts),
         )
         self.parts = parts
 
@@ -115,6 +136,7 @@ class And(_Parts):
             nullable=all(p.nullable for p in parts),
             pure=False,
             floor=max(p.floor for p in parts),
+            size=_size(parts),
         )
         self.parts = parts
 
@@ -125,7 +147,13 @@ class Not(Regex):
     __slots__ = ("inner",)
 
     def __init__(self, inner: Regex) -> None:
-        super().__init__((5, inner), nullable=not inner.nullable, pure=False, floor=int(inner.nullable))
+        super().__init__(
+            (5, inner),
+            nullable=not inner.nullable,
+            pure=False,
+            floor=int(inner.nullable),
+            size=inner.size + 1,
+        )
         self.inner = inner
 
     def __eq__(self, other: object) -> bool:
@@ -145,6 +173,7 @@ class Repeat(Regex):
             nullable=low == 0 or inner.nullable,
             pure=inner.pure,
             floor=low * inner.floor if low else 0,
+            size=inner.size + 1,
         )
         self.inner = inner
         self.low = low

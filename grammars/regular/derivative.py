@@ -30,10 +30,30 @@ from grammars.regular.ast import (
     repeat,
 )
 
+MOST_NODES = 20_000
+"""No language gets larger that was not from the start: a character would take many milliseconds."""
+MOST_TIMES = 3
+"""What may follow a character of one that was is not so many times as large."""
+
+
+class TooManyStatesError(Exception):
+    """A question needs more of an automaton than is worth building."""
+
 
 @lru_cache(maxsize=1 << 15)
 def derive(regex: Regex, code_point: int) -> Regex:
-    """What may follow `code_point` at the start of a text of the language."""
+    """What may follow `code_point` at the start of a text of the language.
+
+    Raises:
+        TooManyStatesError: it grows beyond use.
+    """
+    after = _derive(regex, code_point)
+    if after.size > MOST_NODES and (regex.size <= MOST_NODES or after.size > MOST_TIMES * regex.size):
+        raise TooManyStatesError
+    return after
+
+
+def _derive(regex: Regex, code_point: int) -> Regex:
     match regex:
         case Chars():
             return EMPTY if code_point in regex else NOTHING
@@ -58,7 +78,7 @@ def derive(regex: Regex, code_point: int) -> Regex:
 
 
 def derive_text(regex: Regex, text: str) -> Regex:
-    """What may follow `text`."""
+    """What may follow `text` (TooManyStatesError as for `derive`)."""
     for char in text:
         if regex == NOTHING:
             break

@@ -20,7 +20,9 @@ from grammars.regular.ast import (
     repeat,
 )
 from grammars.regular.classes import ECMA, Dialect
+from grammars.regular.growth import grows
 from grammars.regular.pattern_syntax import Ahead, Choice, Edge, PatternError, Seq, Times, Tree, parse
+from grammars.regular.texts import one_of
 
 
 def search_language(pattern: str) -> Regex:
@@ -33,10 +35,10 @@ def search_language(pattern: str) -> Regex:
     anchored = _follow(tree, ANYTHING, at_start=True)
     floating = _follow(tree, ANYTHING, at_start=False)
     if floating == NOTHING:
-        return anchored
+        return _not_growing(anchored)
     if anchored == floating:
-        return concat((ANYTHING, floating))
-    return alt((anchored, concat((ANY_CHAR, ANYTHING, floating))))
+        return _not_growing(concat((ANYTHING, floating)))
+    return _not_growing(alt((anchored, concat((ANY_CHAR, ANYTHING, floating)))))
 
 
 def full_language(pattern: str, dialect: Dialect = ECMA) -> Regex:
@@ -45,7 +47,13 @@ def full_language(pattern: str, dialect: Dialect = ECMA) -> Regex:
     Raises:
         PatternError: see there.
     """
-    return _follow(parse(pattern, dialect), EMPTY, at_start=True)
+    return _not_growing(_follow(parse(pattern, dialect), EMPTY, at_start=True))
+
+
+def _not_growing(language: Regex) -> Regex:
+    if grows(language):
+        raise PatternError("what may come next gets too large: it counts repetitions that are ambiguous")
+    return language
 
 
 def _follow(tree: Tree, after: Regex, *, at_start: bool) -> Regex:
@@ -54,7 +62,12 @@ def _follow(tree: Tree, after: Regex, *, at_start: bool) -> Regex:
         case Seq(parts=parts):
             return _follow_all(parts, after, at_start=at_start)
         case Choice(options=options):
-            return alt(_follow(option, after, at_start=at_start) for option in options)
+            texts = [_text(option) for option in options]
+            others = [option for option, text in zip(options, texts, strict=True) if text is None]
+            plain = one_of(text for text in texts if text is not None)
+            return alt(
+                (concat((plain, after)), *(_follow(option, after, at_start=at_start) for option in others))
+            )
         case Times():
             return _follow_times(tree, after, at_start=at_start)
         case Ahead(inner=inner, negative=negative):
@@ -64,6 +77,15 @@ def _follow(tree: Tree, after: Regex, *, at_start: bool) -> Regex:
             there = after if at_start else NOTHING
             return there if tree.at_start else intersect((EMPTY, after))
     return concat((tree, after))
+
+
+def _text(tree: Tree) -> str | None:
+    """The only text of a tree, as far as it shows it."""
+    parts = tree.parts if isinstance(tree, Seq) else (tree,)
+    chars = [part.ranges for part in parts if isinstance(part, Chars)]
+    if len(chars) < len(parts) or any(len(ranges) > 1 or ranges[0][0] < ranges[0][1] for ranges in chars):
+        return None
+    return "".join(chr(ranges[0][0]) for ranges in chars)
 
 
 def _follow_all(parts: tuple[Tree, ...], after: Regex, *, at_start: bool) -> Regex:

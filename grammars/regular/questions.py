@@ -9,18 +9,28 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from grammars.regular.ast import Alt, And, Chars, Concat, Not, Range, Regex, Repeat
-from grammars.regular.derivative import classes, derive
+from grammars.regular.derivative import TooManyStatesError, classes, derive
+
+__all__ = [
+    "MAX_STATES",
+    "TooManyStatesError",
+    "has_all_beginnings",
+    "has_more_than",
+    "is_empty",
+    "is_prolific",
+    "pick",
+    "shortest",
+    "words",
+]
 
 MAX_STATES = 4000
+MAX_WORK = 500_000
+"""Nodes of the states that are gone on from, where each is larger than one would think."""
 _MAX_PROLIFIC_STATES = 200
 _MAX_LISTED_LENGTH = 200
 """Longer texts are not listed, few or not."""
 _STEPS, _STEPS_A_WORD = 2000, 4
 """What listing may take, in states."""
-
-
-class TooManyStatesError(Exception):
-    """A question needs more of an automaton than is worth building."""
 
 
 def pick(low: int, high: int) -> int:
@@ -44,6 +54,7 @@ def shortest(regex: Regex) -> str | None:
     order = itertools.count()
     heap: list[tuple[float, int, str, Regex | None]] = [(regex.floor, next(order), "", regex)]
     seen = {regex}
+    work = 0
     while heap:
         bound, _, text, state = heapq.heappop(heap)
         if bound == math.inf:
@@ -54,13 +65,14 @@ def shortest(regex: Regex) -> str | None:
             word = text + _shortest_pure(state)
             heapq.heappush(heap, (len(word), next(order), word, None))
             continue
+        work += state.size
         for ranges in classes(state):
             after = derive(state, ranges[0][0])
             if after not in seen:
                 seen.add(after)
                 bound = len(text) + 1 + after.floor
                 heapq.heappush(heap, (bound, next(order), text + _plainest(ranges), after))
-        if len(seen) > MAX_STATES:
+        if len(seen) > MAX_STATES or work > MAX_WORK:
             raise TooManyStatesError
     return None
 
@@ -103,36 +115,39 @@ def words(regex: Regex, limit: int) -> list[str] | None:
         TooManyStatesError: not decided within the limit on states.
     """
     found: list[str] = []
-    most = _STEPS + _STEPS_A_WORD * limit
-    for word in _enumerate(regex, "", frozenset(), {}, itertools.islice(itertools.count(), most)):
+    for word in _Listing(_STEPS + _STEPS_A_WORD * limit).below(regex, "", frozenset()):
         if word is None or len(found) == limit:
             return None
         found.append(word)
     return found
 
 
-def _enumerate(
-    regex: Regex,
-    text: str,
-    path: frozenset[Regex],
-    live: dict[Regex, bool],
-    steps: Iterator[int],
-) -> Iterator[str | None]:
-    """The words below a state; None once a loop, or how far it goes, shows that they are not few."""
-    if len(live) > MAX_STATES:
-        raise TooManyStatesError
-    if regex in path or next(steps, None) is None or len(path) == _MAX_LISTED_LENGTH:
-        yield None
-        return
-    if regex.nullable:
-        yield text
-    for ranges in classes(regex):
-        after = derive(regex, ranges[0][0])
-        if after not in live:
-            live[after] = not is_empty(after)
-        if live[after]:
-            for code_point in itertools.chain.from_iterable(range(low, high + 1) for low, high in ranges):
-                yield from _enumerate(after, text + chr(code_point), path | {regex}, live, steps)
+class _Listing:
+    """Goes through the texts of a language in so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._work = MAX_WORK
+        self._live: dict[Regex, bool] = {}
+
+    def below(self, regex: Regex, text: str, path: frozenset[Regex]) -> Iterator[str | None]:
+        """The words below a state; None once a loop, or how far it goes, shows that they are not few."""
+        if len(self._live) > MAX_STATES:
+            raise TooManyStatesError
+        self._steps -= 1
+        self._work -= regex.size
+        if regex in path or self._steps < 0 or self._work < 0 or len(path) == _MAX_LISTED_LENGTH:
+            yield None
+            return
+        if regex.nullable:
+            yield text
+        for ranges in classes(regex):
+            after = derive(regex, ranges[0][0])
+            if after not in self._live:
+                self._live[after] = not is_empty(after)
+            if self._live[after]:
+                for code_point in itertools.chain.from_iterable(range(low, high + 1) for low, high in ranges):
+                    yield from self.below(after, text + chr(code_point), path | {regex})
 
 
 def has_more_than(regex: Regex, limit: int) -> bool:
@@ -143,7 +158,7 @@ def has_more_than(regex: Regex, limit: int) -> bool:
     """
     ways = {regex: 1}
     live = {regex: not is_empty(regex)}
-    found = size = 0
+    found = size = work = 0
     while True:
         found += sum(count for state, count in ways.items() if state.nullable)
         # What is longer than there are states has been through one twice, and may go there again.
@@ -158,7 +173,8 @@ def has_more_than(regex: Regex, limit: int) -> bool:
                 if live[after]:
                     chars = sum(high - low + 1 for low, high in ranges)
                     longer[after] = longer.get(after, 0) + count * chars
-        if len(live) > MAX_STATES:
+        work += sum(state.size for state in ways)
+        if len(live) > MAX_STATES or work > MAX_WORK:
             raise TooManyStatesError
         # Every beginning has an end.
         if not longer or sum(longer.values()) > limit:
@@ -175,15 +191,17 @@ def has_all_beginnings(regex: Regex) -> bool:
     """
     seen = {regex}
     pending = [regex]
+    work = 0
     while pending:
         state = pending.pop()
+        work += state.size
         if not state.nullable:
             return False
         nexts = {derive(state, ranges[0][0]) for ranges in classes(state)} - seen
         live = [after for after in nexts if not is_empty(after)]
         seen.update(live)
         pending += live
-        if len(seen) > MAX_STATES:
+        if len(seen) > MAX_STATES or work > MAX_WORK:
             raise TooManyStatesError
     return True
 
@@ -198,13 +216,15 @@ def is_prolific(regex: Regex) -> bool:
         return True
     seen: set[Regex] = set()
     pending = [regex]
+    work = 0
     while pending:
         state = pending.pop()
         if state in seen:
             continue
-        if len(seen) == _MAX_PROLIFIC_STATES:
+        if len(seen) == _MAX_PROLIFIC_STATES or work > MAX_WORK:
             return False
         seen.add(state)
+        work += state.size
         nexts = {derive(state, ranges[0][0]) for ranges in classes(state)}
         live = [after for after in nexts if not is_empty(after)]
         if not live:

@@ -23,7 +23,8 @@ from grammars.regular.ast import (
     repeat,
 )
 from grammars.regular.classes import COMMON
-from grammars.regular.derivative import matches
+from grammars.regular.derivative import TooManyStatesError, derive_text, matches
+from grammars.regular.growth import grows
 from grammars.regular.lark import PLAIN, grammar
 from grammars.regular.pattern_syntax import PatternError
 from grammars.regular.patterns import full_language, search_language
@@ -227,3 +228,39 @@ def test_texts_share_their_beginnings() -> None:
     endings = alt([literal("1"), concat([literal("2"), alt([EMPTY, literal("3")])])])
     assert one_of(["item 1", "item 2", "item 23"]) == concat([literal("item "), endings])
     assert shortest(one_of(["a" * n for n in range(900, 0, -1)])) == "a"
+
+
+_IN_EACH_OTHER = repeat(concat((repeat(literal("a"), 1, 50), repeat(literal("b"), 0, 1))), 1, 50)
+"""After a few hundred a there are as many ways in which they may have been counted as there are pairs."""
+
+
+def test_what_grows_beyond_use_is_told_and_left() -> None:
+    assert grows(_IN_EACH_OTHER)
+    with pytest.raises(TooManyStatesError):
+        derive_text(_IN_EACH_OTHER, "a" * 300)
+    with pytest.raises(PatternError, match="counts repetitions"):
+        full_language("((a{1,50}b?){1,50}c?){1,20}")
+    with pytest.raises(PatternError, match="counts repetitions"):
+        search_language("^(a{1,50}b?){1,50}$")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "[a-z]{1,20000}",
+        "(a|b)*a(a|b){200}",
+        "([A-Z][a-z]{1,15}( [a-z]{1,15}){2,20}\\. ?){1,10}",
+        "[a-z0-9._%+-]{1,64}@([a-z0-9-]{1,63}\\.){1,8}[a-z]{2,63}",
+        "(?=.*[a-z])(?=.*[A-Z])(?=.*\\d)[A-Za-z\\d]{8,64}",
+        "(" + "|".join(f"word {n}" for n in range(600)) + "){1,9}",
+    ],
+)
+def test_what_is_long_or_counted_once_does_not_grow(pattern: str) -> None:
+    assert not grows(full_language(pattern))
+
+
+def test_the_work_of_a_question_is_bounded() -> None:
+    """What is asked is left open where states are too large, however few they are."""
+    both = repeat(concat((repeat(_IN_EACH_OTHER, 0, 1), literal("x"))), 1, 9)
+    with pytest.raises(TooManyStatesError):
+        words(intersect((both, repeat(alt((literal("a"), literal("x"))), 190, 199))), 60)
