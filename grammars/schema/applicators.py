@@ -12,6 +12,7 @@ from grammars.schema.errors import UnenforceableError
 from grammars.schema.evaluate import Evaluator, Handler
 from grammars.schema.formula import Formula, conj, neg
 from grammars.schema.meaning import Meaning
+from grammars.schema.widened import widened
 
 
 def _ref(evaluator: Evaluator, schema: Schema) -> Meaning:
@@ -49,23 +50,25 @@ def _any_of(evaluator: Evaluator, schema: Schema) -> Meaning:
 def _one_of(evaluator: Evaluator, schema: Schema) -> Meaning:
     """Each branch without what it shares with others; mostly that is nothing, and need not be worked out.
 
-    What the keywords beside it rule out may be shared. Of a branch of distinct items, arrays that belong to
-    another branch only because they repeat one are left out.
+    What the keywords beside it rule out may be shared; what only some readers take for another branch, not.
+    Of a branch of distinct items, arrays that belong to another branch only because they repeat one are left
+    out.
     """
     formulas = children(evaluator, schema, "oneOf")
     meanings = [evaluator.meaning(formula) for formula in formulas]
     if not evaluator.options.exclusive_one_of:
         formulas = []
+    outer = [widened(meaning) for meaning in meanings]
     result = m.NOTHING
     beside: Meaning | None = None
     for i, meaning in enumerate(meanings):
         alone = meaning
         for j, other in enumerate(formulas):
-            if i == j or is_empty(alone & meanings[j], evaluator.meaning):
+            if i == j or is_empty(alone & outer[j], evaluator.meaning):
                 continue
             if beside is None:
                 beside = evaluator.beside(schema, "oneOf")
-            if not is_empty(alone & meanings[j] & beside, evaluator.meaning):
+            if not is_empty(alone & outer[j] & beside, evaluator.meaning):
                 try:
                     alone = pruned(evaluator, alone & _outside(evaluator, other))
                 except UnenforceableError as error:

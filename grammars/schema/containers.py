@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from grammars.regular.patterns import search_language
@@ -9,9 +10,10 @@ from grammars.schema import meaning as m
 from grammars.schema.arrays import Arrays, Contains, Items
 from grammars.schema.document import Schema
 from grammars.schema.evaluate import Evaluator, Handler
-from grammars.schema.formula import TRUE, Formula, of
+from grammars.schema.formula import TRUE, Formula, conj, of
 from grammars.schema.meaning import Meaning
 from grammars.schema.objects import Objects, Properties
+from grammars.schema.versions import may_be_passed_over
 
 _MAX_HOPS = 16
 
@@ -39,8 +41,12 @@ def items_of(evaluator: Evaluator, schema: Schema) -> Items:
     value = schema.value
     keyword = "items" if isinstance(value.get("items"), list) else "prefixItems"
     prefix = [child(evaluator, schema, keyword, i) for i in range(len(value.get(keyword, ())))]
-    rest = "additionalItems" if keyword == "items" else "items"
-    return Items(tuple(prefix), child(evaluator, schema, rest) if rest in value else TRUE)
+    rest_keyword = "additionalItems" if keyword == "items" else "items"
+    rest = child(evaluator, schema, rest_keyword) if rest_keyword in value else TRUE
+    if keyword == "prefixItems" and may_be_passed_over(schema, keyword):
+        # Then `items` is about all of them.
+        prefix = [conj((item, rest)) for item in prefix]
+    return Items(tuple(prefix), rest)
 
 
 def _items(evaluator: Evaluator, schema: Schema) -> Meaning:
@@ -58,6 +64,8 @@ def _contains(evaluator: Evaluator, schema: Schema) -> Meaning:
     if "contains" not in schema.value:
         return m.ANYTHING
     low, high = schema.value.get("minContains", 1), schema.value.get("maxContains")
+    if may_be_passed_over(schema, "minContains"):
+        low = max(1, low)
     if high is not None and low > high:
         return replace(m.ANYTHING, arrays=())
     return _arrays(Arrays(contains=(Contains(child(evaluator, schema, "contains"), low, high),)))
@@ -95,8 +103,8 @@ def _property_count(evaluator: Evaluator, schema: Schema) -> Meaning:
 
 
 def _property_names(evaluator: Evaluator, schema: Schema) -> Meaning:
-    names = evaluator.meaning(child(evaluator, schema, "propertyNames")).strings
-    return _objects(Objects(names=(names,)))
+    names = evaluator.meaning(child(evaluator, schema, "propertyNames"))
+    return _readings(names, lambda meant: _objects(Objects(names=(meant.strings,))))
 
 
 def _dependent_required(evaluator: Evaluator, schema: Schema) -> Meaning:
@@ -127,8 +135,18 @@ def _dependencies(evaluator: Evaluator, schema: Schema) -> Meaning:
 def _if_present(name: str, then: Meaning) -> Meaning:
     """An object without the property, or one that satisfies `then`; other values are free."""
     present = Objects(required=(name,))
-    met = [both for objects in then.objects if (both := present.meet(objects)) is not None]
-    return _objects(Objects(banned=(name,)), *met)
+
+    def either(meant: Meaning) -> Meaning:
+        met = [both for objects in meant.objects if (both := present.meet(objects)) is not None]
+        return _objects(Objects(banned=(name,)), *met)
+
+    return _readings(then, either)
+
+
+def _readings(meaning: Meaning, made_of: Callable[[Meaning], Meaning]) -> Meaning:
+    """What is made of a meaning, and of what other readers take it for."""
+    made = made_of(meaning.inner)
+    return made if meaning.wider is None else replace(made, wider=made_of(meaning.wider))
 
 
 HANDLERS: dict[str, Handler] = {

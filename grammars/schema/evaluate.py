@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from grammars.base import GrammarError
 from grammars.regular.pattern_syntax import PatternError
@@ -10,8 +11,10 @@ from grammars.regular.questions import TooManyStatesError
 from grammars.schema import meaning as m
 from grammars.schema.document import Document, Schema
 from grammars.schema.errors import UnenforceableError
-from grammars.schema.formula import Conj, Disj, Formula, Lit, Neg, of
+from grammars.schema.formula import Conj, Disj, Formula, Lit, Neg, Wide, of
 from grammars.schema.meaning import Meaning
+from grammars.schema.versions import may_be_passed_over
+from grammars.schema.widened import widened
 from grammars.spec import JsonOptions
 
 MAX_MEANINGS = 20_000
@@ -81,6 +84,8 @@ class Evaluator:
                 for part in parts:
                     result |= self.meaning(part)
                 return result
+            case Wide(inner=inner):
+                return widened(self.meaning(inner))
 
     def beside(self, schema: Schema, keyword: str) -> Meaning:
         """What the other keywords of a schema allow; anything where that cannot be told (yet)."""
@@ -122,7 +127,14 @@ class Evaluator:
                 continue
             done.add(handler)
             try:
-                result &= handler(self, schema)
+                meant = handler(self, schema)
+                if any(
+                    may_be_passed_over(schema, key)
+                    for key in schema.value
+                    if self._handlers.get(key) is handler
+                ):
+                    meant = replace(meant, wider=m.ANYTHING)
+                result &= meant
             except (UnenforceableError, PatternError, TooManyStatesError) as error:
                 message = str(error) or "it leads to an automaton with too many states"
                 pointer = f"{schema.pointer}/{keyword}"

@@ -39,7 +39,14 @@ class Disj:
     parts: tuple[Formula, ...]
 
 
-Formula = Lit | Neg | Conj | Disj
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """All that some reader takes for `inner`, and maybe more; asked for where two must not overlap."""
+
+    inner: Formula
+
+
+Formula = Lit | Neg | Conj | Disj | Wide
 
 TRUE = Conj(())
 FALSE = Disj(())
@@ -85,3 +92,10 @@ def neg(formula: Formula) -> Formula:
             return conj(map(neg, parts))
         case Lit():
             return Neg(formula)
+        case Wide():
+            raise TypeError("what is outside of all that may be meant is not known")
+
+
+def wide(formula: Formula) -> Formula:
+    """All that some reader takes for it."""
+    return formula if formula in (TRUE, FALSE) or isinstance(formula, Wide) else Wide(formula)

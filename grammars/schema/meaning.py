@@ -36,6 +36,8 @@ class Meaning:
         strings: the strings that are.
         more_arrays: there may be other arrays too, left out for want of an automaton; so which are outside
             is not known.
+        wider: what is allowed by readers that pass over a keyword, as it is none of the schema's version of
+            JSON Schema; what is outside is outside for them too. None: the same.
     """
 
     null: bool = False
@@ -45,6 +47,17 @@ class Meaning:
     arrays: tuple[Arrays, ...] = ()
     objects: tuple[Objects, ...] = ()
     more_arrays: bool = False
+    wider: Meaning | None = None
+
+    @property
+    def outer(self) -> Meaning:
+        """All that some reader allows."""
+        return self if self.wider is None else self.wider
+
+    @property
+    def inner(self) -> Meaning:
+        """The same without a word about other readers."""
+        return replace(self, wider=None)
 
     def __and__(self, other: Meaning) -> Meaning:
         return Meaning(
@@ -58,6 +71,7 @@ class Meaning:
                 (self.more_arrays and (other.arrays or other.more_arrays))
                 or (other.more_arrays and self.arrays)
             ),
+            None if self.wider is other.wider is None else self.outer & other.outer,
         )
 
     def __or__(self, other: Meaning) -> Meaning:
@@ -69,9 +83,12 @@ class Meaning:
             _join(self.arrays, other.arrays),
             _join(self.objects, other.objects),
             self.more_arrays or other.more_arrays,
+            None if self.wider is other.wider is None else self.outer | other.outer,
         )
 
     def __invert__(self) -> Meaning:
+        if self.wider is not None:
+            return replace(~self.wider, wider=~self.inner)
         if self.more_arrays:
             raise UnenforceableError("uniqueItems cannot be negated", "uniqueItems")
         return Meaning(

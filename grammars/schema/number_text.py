@@ -22,7 +22,7 @@ from grammars.regular.ast import (
     literal,
     repeat,
 )
-from grammars.schema.doubles import rounded_to, told_apart, without_rounded
+from grammars.schema.doubles import is_double, rounded_to, told_apart, without_rounded
 from grammars.schema.errors import UnenforceableError
 from grammars.schema.numbers import Numbers
 from grammars.schema.steps import multiples_text
@@ -127,6 +127,9 @@ class _Writer:
         tail = EMPTY
         if value.denominator == 1:
             tail = repeat(literal(".0"), 0, 1) if pointed else self._integer_tail()
+            if not is_double(value):
+                # Only what is written alike is rounded alike.
+                tail = literal(".0") if pointed else EMPTY
         return concat((literal(plain(value)), tail))
 
     def multiples(self, numbers: Numbers, step: Fraction) -> Regex | None:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 _HEX = rb"[0-9a-fA-F]"
 _PAIR = rb"u[dD][89abAB]" + _HEX + rb"{2}\\u[dD][c-fC-F]" + _HEX + rb"{2}"
 _BODY = re.compile(
-    rb'(?:[^"\\]|\\(?:["\\/bfnrt]|u(?![dD][89abAB])' + _HEX + rb"{4}|" + _PAIR + rb"))*", re.DOTALL
+    rb'(?:[^"\\]|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])' + _HEX + rb"{4}|" + _PAIR + rb"))*", re.DOTALL
 )
 _HIGH = re.compile(rb"\\u[dD][89abAB]" + _HEX + rb"{2}")
+_HALF = re.compile(rb"\\u[dD][c-fC-F]|" + _HIGH.pattern + rb"(?:[^\\]|\\(?:[^u]|u(?:[^dD]|[dD][^c-fC-F])))")
 _SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 _ESCAPES = {**{chr(c): f"\\u{c:04x}" for c in range(0x20)}, **_SHORT}
 
@@ -34,7 +35,7 @@ def read(raw: bytes) -> tuple[str, bytes, bool]:
     text = json.loads(b'"' + body + b'"', strict=False) if b"\\" in body else body.decode()
     rest = raw[end:]
     codecs.utf_8_decode(rest, "strict", False)  # raises where no character begins so
-    if rest[:1] == b"\xed" and rest[1:2] >= b"\xa0":
+    if (rest[:1] == b"\xed" and rest[1:2] >= b"\xa0") or _HALF.match(rest):
         raise ValueError("half of a surrogate pair")
     if rest[:1] == b"\\" and not rest.isascii():
         raise ValueError("not an escape")

@@ -11,6 +11,7 @@ from grammars.regular.patterns import full_language, search_language
 from grammars.schema import meaning as m
 from grammars.schema.arrays import Arrays, Items
 from grammars.schema.document import Draft, PointedInt, Schema
+from grammars.schema.doubles import rounded_bounds
 from grammars.schema.errors import UnenforceableError
 from grammars.schema.evaluate import Evaluator, Handler
 from grammars.schema.formats import format_language
@@ -85,19 +86,25 @@ def _number(evaluator: Evaluator, schema: Schema) -> Meaning:
     low_flag, high_flag = value.get("exclusiveMinimum", False), value.get("exclusiveMaximum", False)
     sets = []
     if "minimum" in value:
-        sets.append(Numbers(low=Fraction(value["minimum"]), low_open=low_flag is True))
+        sets.append(Numbers(low=_bounds(value["minimum"])[1], low_open=low_flag is True))
     if "maximum" in value:
-        sets.append(Numbers(high=Fraction(value["maximum"]), high_open=high_flag is True))
+        sets.append(Numbers(high=_bounds(value["maximum"])[0], high_open=high_flag is True))
     if is_number(low_flag):
-        sets.append(Numbers(low=Fraction(low_flag), low_open=True))
+        sets.append(Numbers(low=_bounds(low_flag)[1], low_open=True))
     if is_number(high_flag):
-        sets.append(Numbers(high=Fraction(high_flag), high_open=True))
+        sets.append(Numbers(high=_bounds(high_flag)[0], high_open=True))
     if "multipleOf" in value:
         sets.append(Numbers(step=Fraction(value["multipleOf"])))
     result = m.ANYTHING
     for numbers in sets:
         result &= replace(m.ANYTHING, numbers=(numbers,))
     return result
+
+
+def _bounds(value: int | Fraction) -> tuple[Fraction, Fraction]:
+    """The least and the largest number that a number of a schema is read as."""
+    exact = isinstance(value, int) and not isinstance(value, PointedInt)
+    return (Fraction(value), Fraction(value)) if exact else rounded_bounds(Fraction(value))
 
 
 def _length(evaluator: Evaluator, schema: Schema) -> Meaning:

@@ -18,7 +18,7 @@ class Strings:
     Attributes:
         words: all of them in order, where they were listed; else None.
         regex: the language, where they were not listed.
-        wider: a language around `regex`, where that is only a part of what was asked for (a format):
+        wider: a language around them, where they are only a part of what was asked for (a format):
             the complement leaves out all of it. None: they are the same.
     """
 
@@ -43,18 +43,22 @@ class Strings:
         """The strings in both."""
         if other == ALL:
             return self
-        if self.words is not None:
-            return Strings(tuple(word for word in self.words if word in other))
-        if other.words is not None:
+        if self.words is None and other.words is not None:
             return other.meet(self)
         wider = None if self.wider is other.wider is None else intersect((self.outer, other.outer))
-        return Strings(None, intersect((self.regex, other.regex)), wider)
+        if self.words is None:
+            return Strings(None, intersect((self.regex, other.regex)), wider)
+        words = tuple(word for word in self.words if word in other)
+        if wider is not None and self.wider is None:
+            outer = tuple(word for word in self.words if matches(wider, word))
+            wider = None if outer == words else _listed(outer)
+        return Strings(words, wider=wider)
 
     def join(self, other: Strings) -> Strings:
         """The strings in either."""
-        if self.words is not None and other.words is not None:
-            return Strings(tuple(dict.fromkeys(self.words + other.words)))
         wider = None if self.wider is other.wider is None else alt((self.outer, other.outer))
+        if self.words is not None and other.words is not None:
+            return Strings(tuple(dict.fromkeys(self.words + other.words)), wider=wider)
         return Strings(None, alt((self.language, other.language)), wider)
 
     def outside(self) -> Strings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -152,7 +153,11 @@ def test_bounds_with_more_digits_than_numbers_elsewhere_are_exact(whole: bool | 
     assert matches(large, str(9 * least))
     assert not matches(large, str(least - 1))
     assert not matches(large, str(10 * least))
-    assert matches(small, str(-least - 1))
+    next_double = Fraction(repr(math.nextafter(-least, -math.inf)))
+    assert matches(small, str(int(next_double)))
+    assert matches(small, str(-2 * least))
+    # Which is read as the bound.
+    assert not matches(small, str(-least - 1))
     assert not matches(small, str(-least))
 
 

@@ -28,6 +28,14 @@ def test_bytes_that_begin_no_character_are_refused() -> None:
             assert text == "a" + begun.decode()
 
 
+@pytest.mark.parametrize(
+    "raw", [b"\\udc00", b"a\\uDFff", b"\\ude", b'\\udc00"', b"\\ud800\\ud800\\udc00\\udc00"]
+)
+def test_half_of_a_surrogate_pair_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="surrogate"):
+        read(raw)
+
+
 def test_an_escape_that_is_none_is_refused_even_with_half_a_character() -> None:
     with pytest.raises(ValueError, match="not an escape"):
         read(b"\\u000\xe5\x89")
