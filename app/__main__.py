@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from app.cli import CommandFailedError, add_options, read_options
+from app.cli import CommandFailedError, OneLineParser, add_options, read_options
 
 # Imported when asked for: `radish --help` must not wait for torch.
 _COMMANDS = {
@@ -35,14 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     module, summary = _COMMANDS[called.command]
     command = importlib.import_module(module)
-    parser = argparse.ArgumentParser(prog=f"radish {called.command}", description=summary)
+    parser = OneLineParser(prog=f"radish {called.command}", description=summary)
     add_options(parser, command.OPTIONS)
     options = read_options(parser.parse_args(called.options), command.OPTIONS)
     try:
         return int(command.run(options))
     except CommandFailedError as error:
         print(f"radish {called.command}: {error}", file=sys.stderr)
-        return 1
+        return error.status
     except KeyboardInterrupt:
         return 130
 

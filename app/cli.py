@@ -2,15 +2,18 @@
 
 A field `kv_memory: Annotated[int, Meta(ge=0, description=..., extra={"unit": "MiB"})] = 0` becomes
 `--kv-memory MiB` with that help, that default and that bound; a bool becomes `--x/--no-x`, a Literal a
-list of choices, a tuple a comma-separated list.
+list of choices, a tuple a comma-separated list. A text is never empty; where its field has a `pattern`,
+`extra["form"]` says in words what matches it.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import operator
+import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -19,7 +22,22 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class CommandFailedError(Exception):
-    """Ends a command with exit code 1; the message is all the user sees."""
+    """Ends a command; the message is all the user sees.
+
+    Args:
+        status: exit code; 2 where an option is wrong, as for what argparse refuses.
+    """
+
+    def __init__(self, message: str, *, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Tells what is wrong in one line: forty options make a usage that hides it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def add_options(parser: argparse.ArgumentParser, struct: type[msgspec.Struct]) -> None:
@@ -29,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser, struct: type[msgspec.Struct]) -
         TypeError: a field's type has no form on a command line.
     """
     for field in _fields(struct):
-        kind, description, unit = _unwrap(field.type)
+        kind, description, extra = _unwrap(field.type)
         flag = "--" + field.name.replace("_", "-")
         # Defaults stay out of the namespace, so that read_options() leaves them to the struct.
         common: dict[str, Any] = {
@@ -42,8 +60,8 @@ def add_options(parser: argparse.ArgumentParser, struct: type[msgspec.Struct]) -
         elif isinstance(kind, inspect.LiteralType):
             parser.add_argument(flag, choices=kind.values, **common)
         else:
-            parse, metavar = _parser_of(kind)
-            parser.add_argument(flag, type=parse, metavar=unit or metavar, **common)
+            parse, metavar = _parser_of(kind, extra)
+            parser.add_argument(flag, type=parse, metavar=extra.get("unit", metavar), **common)
 
 
 def read_options(namespace: argparse.Namespace, struct: type[_S]) -> _S:
@@ -58,16 +76,15 @@ def _fields(struct: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
     return info.fields
 
 
-def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, str, str | None]:
-    """The bare type, its description and its unit; `X | None` counts as X."""
-    description, unit = "", None
-    if isinstance(kind, inspect.Metadata):
-        description = (kind.extra_json_schema or {}).get("description", "")
-        unit = (kind.extra or {}).get("unit")
-        kind = kind.type
+def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, str, dict[str, str]]:
+    """The bare type, its description and `Meta.extra`; `X | None` counts as X."""
     if isinstance(kind, inspect.UnionType):
         (kind,) = (member for member in kind.types if not isinstance(member, inspect.NoneType))
-    return kind, description, unit
+    if isinstance(kind, inspect.Metadata):
+        bare, description, extra = _unwrap(kind.type)
+        description = (kind.extra_json_schema or {}).get("description", description)
+        return bare, description, extra | (kind.extra or {})
+    return kind, "", {}
 
 
 def _help(description: str, default: object) -> str:
@@ -79,20 +96,32 @@ def _help(description: str, default: object) -> str:
     return f"{description}{shown}".replace("%", "%%")
 
 
-def _parser_of(kind: inspect.Type) -> tuple[Callable[[str], object], str]:
+def _parser_of(kind: inspect.Type, extra: dict[str, str]) -> tuple[Callable[[str], object], str]:
     """How a value of `kind` is read from text, and what stands for it in the help."""
     match kind:
         case inspect.StrType():
-            return str, "TEXT"
+            return _text(kind.pattern, extra.get("form", "")), "TEXT"
         case inspect.IntType():
             return _number(int, "a whole number", kind), "N"
         case inspect.FloatType():
             return _number(float, "a number", kind), "X"
         case inspect.VarTupleType():
-            parse, metavar = _parser_of(_unwrap(kind.item_type)[0])
-            return lambda text: tuple(parse(part) for part in text.split(",")), f"{metavar},{metavar}"
+            item, _, extra = _unwrap(kind.item_type)
+            parse, metavar = _parser_of(item, extra)
+            return lambda text: tuple(parse(part.strip()) for part in text.split(",")), f"{metavar},{metavar}"
         case _:
             raise TypeError(f"no command-line form for {kind!r}")
+
+
+def _text(pattern: str | None, form: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if not text:
+            raise argparse.ArgumentTypeError("must not be empty")
+        if pattern is not None and not re.search(pattern, text):
+            raise argparse.ArgumentTypeError(f"must be {form}, not {text!r}")
+        return text
+
+    return parse
 
 
 def _number(
@@ -110,6 +139,8 @@ def _number(
             value = read(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"must be {name}, not {text!r}") from None
+        if math.isinf(value):
+            raise argparse.ArgumentTypeError(f"must be finite, not {text}")
         for bound, words, holds in checks:
             if bound is not None and not holds(value, bound):
                 raise argparse.ArgumentTypeError(f"must be {words} {bound}, not {text}")

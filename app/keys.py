@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from app.key_limits import Account, Limits
+from engine.config import Config
 from engine.errors import ConfigError
 
 _log = logging.getLogger("radish.app")
@@ -49,10 +50,14 @@ class KeyRing:
             changes nothing and is logged.
 
     Raises:
-        ConfigError: the file cannot be read or has a fault, or there is no key at all.
+        ConfigError: a key is none that can be sent, the file cannot be read or has a fault, or there is no
+            key at all.
     """
 
     def __init__(self, given: Iterable[str], path: Path | None) -> None:
+        given = list(given)
+        if any(text.split() != [text] for text in given):
+            raise ConfigError("api_key: a key is empty, or has white space in it")
         self._given = [Key(_digest(text.encode()), Limits()) for text in given]
         self._path = path
         self._accounts: dict[bytes, Account] = {}
@@ -65,8 +70,6 @@ class KeyRing:
                 raise ConfigError(f"api_key_file: {path}: {error.strerror}") from error
         if not self._keys:
             raise ConfigError(f"api_key_file: {path} holds no key")
-        if any(key.digest == _digest(b"") for key in self._keys):
-            raise ConfigError("api_key: a key is empty")
 
     def find(self, text: bytes) -> Key | None:
         """The key that `text` is. Takes the same time whether it is one, and whichever it is."""
@@ -98,6 +101,17 @@ class KeyRing:
             _log.error("the API keys stay as they were: %s", error)
         else:
             _log.info("read the API keys again: %d", len(self._keys))
+
+
+def configured_keys(config: Config) -> KeyRing | None:
+    """The keys of a server; None where it answers without.
+
+    Raises:
+        ConfigError: as `KeyRing`.
+    """
+    if not config.api_key and config.api_key_file is None:
+        return None
+    return KeyRing(config.api_key or (), Path(config.api_key_file) if config.api_key_file else None)
 
 
 def _digest(text: bytes) -> bytes:

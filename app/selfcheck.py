@@ -50,7 +50,9 @@ def run(config: Config) -> int:
             from engine.load import load_engine  # noqa: PLC0415
 
             differences = asyncio.run(check(config, lambda config: load_engine(config, progress), progress))
-    except (ModelError, ConfigError) as error:
+    except ConfigError as error:
+        raise CommandFailedError(str(error), status=2) from error
+    except ModelError as error:
         raise CommandFailedError(str(error)) from error
     for way, count in differences.items():
         verdict = f"{count} of {2 * len(_MIX)} answers differ" if count else "the same"

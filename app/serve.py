@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
 import resource
 import shlex
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +43,7 @@ def run(config: Config) -> int:
     _allow_connections()
     with progress_bar() as progress, _one_line_errors(config), _no_collections():
         build_ahead(config)
+        _check_files(config)
         progress("Starting torch", 0.0)
         # Imported here because they import torch: that takes seconds, and `--help` must not wait for it.
         from app.server import create_app, listen, serve  # noqa: PLC0415
@@ -70,6 +73,21 @@ def run(config: Config) -> int:
         # Python would wait for the step's thread.
         os._exit(EXIT_HANGS)
     return 0
+
+
+def _check_files(config: Config) -> None:
+    """See that the files options name can be read, before anything that takes long.
+
+    Raises:
+        ConfigError: the message names the option.
+    """
+    if config.model is not None and not os.access(config.model, os.R_OK):
+        why = "it cannot be read" if os.path.exists(config.model) else "there is no such file or directory"
+        raise ConfigError(f"model: {config.model}: {why}")
+    # Imported here because `--help` must not wait for what it imports.
+    from app.keys import configured_keys  # noqa: PLC0415
+
+    configured_keys(config)
 
 
 def _allow_connections() -> None:
@@ -107,11 +125,16 @@ def _tracing(config: Config) -> TracerProvider | None:
 def _one_line_errors(config: Config) -> Iterator[None]:
     try:
         yield
-    except (ModelError, ConfigError) as error:
+    except ConfigError as error:
+        raise CommandFailedError(str(error), status=2) from error
+    except ModelError as error:
         raise CommandFailedError(str(error)) from error
     except OSError as error:
         where = error.filename or f"cannot listen on {config.host}:{config.port}"
-        raise CommandFailedError(f"{where}: {error.strerror or error}") from error
+        is_wrong = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        raise CommandFailedError(
+            f"{where}: {error.strerror or error}", status=2 if is_wrong else 1
+        ) from error
 
 
 def _set_up_logging(config: Config) -> None:

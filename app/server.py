@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,7 +29,7 @@ from app.endpoint import GenerateEndpoint
 from app.errors import ApiError
 from app.gate import KeyGate
 from app.json_endpoint import JsonEndpoint
-from app.keys import KeyRing
+from app.keys import configured_keys
 from app.live import Live, LiveFeed, LiveSnapshot
 from app.middleware import RequestContext
 from app.models_api import get_model, list_models
@@ -121,9 +120,9 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
 
 
 def _key_gate(config: Config) -> list[Middleware]:
-    if not config.api_key and config.api_key_file is None:
+    keys = configured_keys(config)
+    if keys is None:
         return []
-    keys = KeyRing(config.api_key or (), Path(config.api_key_file) if config.api_key_file else None)
     return [
         Middleware(KeyGate, keys=keys, open_metrics=config.open_metrics, share_prefixes=config.share_prefixes)
     ]
@@ -135,7 +134,7 @@ def _cors_middleware(config: Config) -> list[Middleware]:
     return [
         Middleware(
             CORSMiddleware,
-            allow_origins=[origin.strip() for origin in config.cors_origins.split(",")],
+            allow_origins=config.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
             expose_headers=[

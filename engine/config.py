@@ -8,6 +8,20 @@ import msgspec
 
 _Meta = msgspec.Meta
 
+_Origin = Annotated[
+    str,
+    _Meta(
+        pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://[^/\sA-Z]+)$",
+        extra={"form": "an origin as browsers send it, such as https://example.org"},
+    ),
+]
+_Url = Annotated[
+    str,
+    _Meta(pattern=r"^https?://[^/\s]", extra={"form": "a URL that begins with http:// or https://"}),
+]
+_Seconds = Annotated[float, _Meta(le=1e8, extra={"unit": "s"})]
+"""Up to three years: far beyond, timers overflow."""
+
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set. `Meta.extra["unit"]` names the unit a number is in."""
@@ -43,7 +57,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Meta(description="Where it runs. auto: a GPU if there is one."),
     ] = "auto"
     threads: Annotated[
-        int, _Meta(ge=0, description="Threads of the forward pass on a CPU; 0 takes one a core.")
+        int, _Meta(ge=0, le=1024, description="Threads of the forward pass on a CPU; 0 takes one a core.")
     ] = 0
     exact: Annotated[
         bool,
@@ -90,60 +104,46 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Meta(ge=1, description="Prompt tokens that may wait; beyond it 429.", extra={"unit": "tokens"}),
     ] = 262144
     queue_timeout: Annotated[
-        float,
-        _Meta(
-            ge=0,
-            description="Longest wait for the first step; 0: any. A header may ask for less.",
-            extra={"unit": "s"},
-        ),
+        _Seconds,
+        _Meta(ge=0, description="Longest wait for the first step; 0: any. A header may ask for less."),
     ] = 0.0
     request_timeout: Annotated[
-        float,
-        _Meta(
-            ge=0,
-            description="Longest time until an answer's end; 0: any. A header may ask for less.",
-            extra={"unit": "s"},
-        ),
+        _Seconds,
+        _Meta(ge=0, description="Longest time until an answer's end; 0: any. A header may ask for less."),
     ] = 0.0
     priority_aging: Annotated[
-        float,
-        _Meta(gt=0, description="Waiting that makes up for one step of priority.", extra={"unit": "s"}),
+        _Seconds,
+        _Meta(gt=0, description="Waiting that makes up for one step of priority."),
     ] = 10.0
     prefix_cache: Annotated[bool, _Meta(description="Share the KV of equal prompt prefixes.")] = True
-    grammar_timeout: Annotated[
-        float, _Meta(gt=0, description="Longest compilation of one grammar.", extra={"unit": "s"})
-    ] = 5.0
+    grammar_timeout: Annotated[_Seconds, _Meta(gt=0, description="Longest compilation of one grammar.")] = 5.0
     grammar_cache: Annotated[
         int, _Meta(ge=1, description="Memory of cached compiled grammars.", extra={"unit": "MiB"})
     ] = 256
     max_body: Annotated[int, _Meta(ge=1, description="Largest request body.", extra={"unit": "MiB"})] = 8
-    heartbeat: Annotated[
-        float, _Meta(gt=0, description="Silence before a stream sends a comment.", extra={"unit": "s"})
-    ] = 15.0
+    heartbeat: Annotated[_Seconds, _Meta(gt=0, description="Silence before a stream sends a comment.")] = 15.0
     keep_alive: Annotated[
-        float, _Meta(gt=0, description="Idle time before a kept connection is closed.", extra={"unit": "s"})
+        _Seconds, _Meta(gt=0, description="Idle time before a kept connection is closed.")
     ] = 75.0
     receive_timeout: Annotated[
-        float,
-        _Meta(
-            gt=0, description="Longest time for a request's headers, and for its body.", extra={"unit": "s"}
-        ),
+        _Seconds,
+        _Meta(gt=0, description="Longest time for a request's headers, and for its body."),
     ] = 60.0
     write_timeout: Annotated[
-        float,
-        _Meta(gt=0, description="Time a client may not read before it is dropped.", extra={"unit": "s"}),
+        _Seconds,
+        _Meta(gt=0, description="Time a client may not read before it is dropped."),
     ] = 60.0
     resume_timeout: Annotated[
-        float,
-        _Meta(gt=0, description="Time a resumable stream is kept that nobody reads.", extra={"unit": "s"}),
+        _Seconds,
+        _Meta(gt=0, description="Time a resumable stream is kept that nobody reads."),
     ] = 60.0
     step_timeout: Annotated[
-        float,
-        _Meta(gt=0, description="A step that takes longer is stuck: no new requests.", extra={"unit": "s"}),
+        _Seconds,
+        _Meta(gt=0, description="A step that takes longer is stuck: no new requests."),
     ] = 120.0
     drain_timeout: Annotated[
-        float,
-        _Meta(ge=0, description="Time running streams get to finish after SIGTERM.", extra={"unit": "s"}),
+        _Seconds,
+        _Meta(ge=0, description="Time running streams get to finish after SIGTERM."),
     ] = 30.0
     api_key: Annotated[
         tuple[str, ...] | None,
@@ -165,7 +165,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = "auto"
     cors_origins: Annotated[
-        str | None,
+        tuple[_Origin, ...] | None,
         _Meta(description="Origins whose pages may ask this server, separated by commas; * for all."),
     ] = None
     show_prompts: Annotated[
@@ -173,7 +173,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _Meta(description="Show how cached prompts begin to whoever opens the live page."),
     ] = False
     trace_endpoint: Annotated[
-        str | None,
+        _Url | None,
         _Meta(description="URL that takes OpenTelemetry traces, as http://127.0.0.1:4318/v1/traces."),
     ] = None
     log_format: Annotated[

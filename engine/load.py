@@ -20,7 +20,7 @@ from engine.errors import ConfigError
 from engine.models.decoder import Decoder
 from engine.models.gguf_packed import packed_weights
 from engine.models.kv_cache import KVCache
-from engine.models.loader import LoadedModel, embedded_model_path, load_matrices, load_model
+from engine.models.loader import LoadedModel, embedded_model_path, load_matrices, load_model, model_spec
 from engine.models.native import NativeDecoder
 from engine.models.native_load import NativeModel, load_native
 from engine.models.quantized import QuantizedModel, quantized
@@ -59,6 +59,9 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     device = _device(config)
     dtype = _dtype(config, device)
     path = Path(config.model) if config.model else embedded_model_path()
+    kv_dtype = _kv_dtype(config, dtype)
+    if config.kv_memory:  # what cannot be is told before weights are read
+        _num_pages(config, model_spec(path), kv_dtype, device)
     progress("Reading the tokenizer", 0.0)
     with ThreadPoolExecutor(1) as aside:  # weights leave it a core, or wait for a disk
         reading = aside.submit(_tokenizer, path)
@@ -69,7 +72,6 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     max_context = min(config.max_context or limit, limit)
     # Rotary angles that are stretched for long contexts are chosen by the longest one that is served.
     spec = msgspec.structs.replace(loaded.spec, max_position=max_context)
-    kv_dtype = _kv_dtype(config, dtype)
     num_pages = _num_pages(config, spec, kv_dtype, device)
     progress("Reserving memory", 0.0)
     model: Model
@@ -227,11 +229,21 @@ def _kv_dtype(config: Config, dtype: torch.dtype) -> torch.dtype:
     return torch.bfloat16 if config.kv_dtype == "bfloat16" or config.quantize != "none" else dtype
 
 
+def _memory(device: torch.device) -> tuple[int, int]:
+    """How many bytes are free, and how many there are."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info()
+    memory = psutil.virtual_memory()
+    return memory.available, memory.total
+
+
 def _num_pages(config: Config, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> int:
     """Pages that fit the configured memory, or a quarter of what is free."""
     wanted = config.kv_memory * _MIB
+    free, total = _memory(device)
+    if wanted > total:
+        raise ConfigError(f"kv_memory: there are only {total // _MIB} MiB of memory")
     if not wanted:
-        free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else psutil.virtual_memory().available
         wanted = min(_MOST_KV_BY_DEFAULT, free // 4)
     # The native path pads heads, so on a CPU this is the most that a page may take.
     cache = NativeDecoder if device.type == "cpu" else KVCache

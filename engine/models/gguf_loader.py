@@ -95,16 +95,29 @@ def load_gguf_matrices(
     return _load(path, read, progress)
 
 
-def _load(
-    path: Path, read: Callable[[GGUFFile, str], Matrix], progress: Progress
-) -> tuple[ModelSpec, WeightsOf[Any]]:
-    file = read_gguf(path)
+def gguf_model_spec(path: Path) -> ModelSpec:
+    """What a file says of its model, without its weights.
+
+    Raises:
+        ModelError: as `load_gguf`.
+    """
+    return _spec(read_gguf(path))
+
+
+def _spec(file: GGUFFile) -> ModelSpec:
     factors = {
         name: tuple(_decode(file, name, torch.float32).tolist())
         for name in ROPE_TENSORS
         if name in file.tensors
     }
-    spec = read_spec(file, factors)
+    return read_spec(file, factors)
+
+
+def _load(
+    path: Path, read: Callable[[GGUFFile, str], Matrix], progress: Progress
+) -> tuple[ModelSpec, WeightsOf[Any]]:
+    file = read_gguf(path)
+    spec = _spec(file)
     wanted = LAYOUT.shapes(spec, _optional_fields(file, spec))
     check_names(path, wanted, [name for name in file.tensors if name not in ROPE_TENSORS])
 

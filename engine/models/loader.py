@@ -10,7 +10,8 @@ from typing import Final
 import torch
 
 from engine.models.errors import ModelError
-from engine.models.gguf_loader import load_gguf, load_gguf_matrices
+from engine.models.gguf_loader import gguf_model_spec, load_gguf, load_gguf_matrices
+from engine.models.hf_config import read_config
 from engine.models.layout import Progress
 from engine.models.safetensors_loader import load_safetensors, load_safetensors_matrices
 from engine.models.spec import ModelSpec
@@ -42,6 +43,17 @@ def load_model(path: Path, *, dtype: torch.dtype, device: torch.device, progress
         raise ModelError(f"{path}: there is no such file or directory")
     load = load_safetensors if path.is_dir() else load_gguf
     return LoadedModel(*load(path, dtype=dtype, device=device, progress=progress))
+
+
+def model_spec(path: Path) -> ModelSpec:
+    """What a directory of safetensors or a GGUF file says of its model, without its weights.
+
+    Raises:
+        ModelError: the model is missing or unsupported.
+    """
+    if not path.exists():
+        raise ModelError(f"{path}: there is no such file or directory")
+    return read_config(path)[0] if path.is_dir() else gguf_model_spec(path)
 
 
 def load_matrices(

@@ -20,6 +20,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """A field of every kind that has a form on a command line."""
 
     name: Annotated[str | None, Meta(description="100% of a name.")] = None
+    code: Annotated[
+        Annotated[str, Meta(pattern="^[a-z]+$", extra={"form": "letters"})] | None,
+        Meta(description="Secret."),
+    ] = None
     pool_size: Annotated[int, Meta(ge=1, le=9, description="How big.", extra={"unit": "MiB"})] = 3
     wait: Annotated[float, Meta(gt=0, description="How long.")] = 1.5
     share: Annotated[bool, Meta(description="Whether.")] = True
@@ -43,9 +47,12 @@ def test_defaults_are_the_structs_own() -> None:
 
 def test_every_kind_of_field_is_read() -> None:
     given = parse(
-        "--name", "x", "--pool-size", "9", "--wait", ".5", "--no-share", "--kind", "b", "--levels", "1,2,3"
+        *("--name", "x", "--code", "abc", "--pool-size", "9", "--wait", ".5", "--no-share", "--kind", "b"),
+        *("--levels", "1, 2,3"),
     )
-    assert given == Sample(name="x", pool_size=9, wait=0.5, share=False, kind="b", levels=(1, 2, 3))
+    assert given == Sample(
+        name="x", code="abc", pool_size=9, wait=0.5, share=False, kind="b", levels=(1, 2, 3)
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,6 +61,9 @@ def test_every_kind_of_field_is_read() -> None:
         (["--pool-size", "0"], "argument --pool-size: must be at least 1, not 0"),
         (["--pool-size", "10"], "argument --pool-size: must be at most 9, not 10"),
         (["--pool-size", "1.5"], "argument --pool-size: must be a whole number, not '1.5'"),
+        (["--name", ""], "argument --name: must not be empty"),
+        (["--code", "a1"], "argument --code: must be letters, not 'a1'"),
+        (["--wait", "inf"], "argument --wait: must be finite, not inf"),
         (["--wait", "0"], "argument --wait: must be more than 0, not 0"),
         (["--wait", "nan"], "argument --wait: must be more than 0, not nan"),
         (["--wait", "soon"], "argument --wait: must be a number, not 'soon'"),
@@ -77,7 +87,7 @@ def test_help_shows_description_unit_and_default() -> None:
     assert "--pool-size MiB How big. (default: 3)" in text
     assert "--share, --no-share Whether. (default: on)" in text
     assert "--levels N,N Several. (default: 1,8)" in text
-    assert "--name TEXT 100% of a name. --pool-size" in text
+    assert "--name TEXT 100% of a name. --code TEXT Secret. --pool-size" in text
     assert "--kind {a,b} Which. (default: a)" in text
 
 

@@ -126,8 +126,80 @@ def test_a_model_that_cannot_be_loaded_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text.gguf").write_text("not a model")
-    for path in (tmp_path / "text.gguf", tmp_path / "missing", tmp_path):
+    for path in (tmp_path / "text.gguf", tmp_path):
         assert main(["serve", "--port", "0", "--model", str(path)]) == 1
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("radish serve: ")
         assert str(path) in line
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("model", "{missing}", "model: {missing}: there is no such file or directory"),
+        ("api-key-file", "{missing}", "api_key_file: {missing}: No such file or directory"),
+        ("api-key-file", "{tmp_path}", "api_key_file: {tmp_path}: Is a directory"),
+        (
+            "api-key-file",
+            "{wrong}",
+            "api_key_file: {wrong}, line 2: Expected `int` >= 1 - at `$.concurrency`",
+        ),
+        ("api-key-file", "{empty}", "api_key_file: {empty} holds no key"),
+        ("api-key", "a,,b", "argument --api-key: must not be empty"),
+        ("api-key", "two words", "api_key: a key is empty, or has white space in it"),
+        (
+            "host",
+            "no.such.host.invalid",
+            "cannot listen on no.such.host.invalid:0: Name or service not known",
+        ),
+        ("host", "192.0.2.1", "cannot listen on 192.0.2.1:0: Cannot assign requested address"),
+        ("host", "", "argument --host: must not be empty"),
+        (
+            "cors-origins",
+            "*, https://a.example/",
+            "argument --cors-origins: must be an origin as browsers send it, such as https://example.org, "
+            "not 'https://a.example/'",
+        ),
+        (
+            "trace-endpoint",
+            "127.0.0.1:4318",
+            "argument --trace-endpoint: must be a URL that begins with http:// or https://, "
+            "not '127.0.0.1:4318'",
+        ),
+        ("keep-alive", "inf", "argument --keep-alive: must be finite, not inf"),
+        ("step-timeout", "1e300", "argument --step-timeout: must be at most 100000000.0, not 1e300"),
+        ("threads", "100000", "argument --threads: must be at most 1024, not 100000"),
+        ("kv-memory", "99999999999", "kv_memory: there are only {total} MiB of memory"),
+        ("page-size", "100000000", "kv_memory: 64 MiB hold fewer than 2 pages of 2250000000 KiB"),
+        ("kv-dtype", "fp8", "kv_dtype: fp8 runs on a GPU only; int8 takes as little memory"),
+    ],
+)
+def test_a_wrong_option_is_one_line_before_the_model_is_loaded(
+    *,
+    option: str,
+    value: str,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def weights(*arguments: Any, **named: Any) -> None:
+        raise AssertionError("the model is being loaded")
+
+    monkeypatch.setattr(load, "_native", weights)
+    (tmp_path / "wrong").write_text("key-1\nkey-2 concurrency=0\n")
+    (tmp_path / "empty").write_text("# none\n")
+    names = {
+        "tmp_path": tmp_path,
+        "total": psutil.virtual_memory().total >> 20,
+        **{name: tmp_path / name for name in ("missing", "wrong", "empty")},
+    }
+    options = {"port": "0", "device": "cpu", "kv-memory": "64", option: value.format(**names)}
+    command = ["serve", *(f"--{name}={text}" for name, text in options.items())]
+    try:
+        status = main(command)
+    except SystemExit as error:  # as argparse ends
+        status = int(error.code or 0)
+    assert status == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"radish serve: {message.format(**names)}"

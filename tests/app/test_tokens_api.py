@@ -78,7 +78,7 @@ async def test_other_origins_are_let_in_only_when_told(served: Served) -> None:
     asking = {"origin": "https://a.example", "access-control-request-method": "POST"}
     assert "access-control-allow-origin" not in (await served.http.get("/health", headers=asking)).headers
     key = {"authorization": "Bearer a-key-of-the-test"}
-    origins = "https://a.example, https://b.example"
+    origins = ("https://a.example", "https://b.example")
     async with serving(cors_origins=origins, api_key=("a-key-of-the-test",)) as open_:
         preflight = await open_.http.options("/v1/chat/completions", headers=asking)
         assert preflight.status_code == 200
