@@ -106,9 +106,7 @@ def from_engine(error: InvalidRequestError | QueueFullError | EngineStoppedError
 
 def from_grammar(error: GrammarError, param: str) -> ApiError:
     """A constraint that cannot be enforced: `param` is the field it came in."""
-    keyword = f"{error.keyword}: " if error.keyword and error.keyword not in error.message else ""
-    where = f" (at {error.pointer})" if error.pointer else ""
-    return bad_request(f"{keyword}{error.message}{where}", param, "unsupported_constraint")
+    return bad_request(str(error), param, "unsupported_constraint")
 
 
 def from_template(error: TemplateError) -> ApiError:

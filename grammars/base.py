@@ -20,8 +20,10 @@ class GrammarError(ValueError):
 
     Attributes:
         message: what is wrong, for the client.
-        pointer: JSON pointer into the schema, "" for the root or when there is no schema.
-        keyword: the schema keyword at fault, if one is.
+        pointer: JSON pointer (RFC 6901) to the part of the schema, or structural tag, that is at fault;
+            "" for all of it, and where there is neither.
+        keyword: the last keyword on the way to that part; None where all of it is at fault. It may also be an
+            option of JSON, such as whitespace_pattern.
     """
 
     def __init__(self, message: str, *, pointer: str = "", keyword: str | None = None) -> None:
@@ -29,6 +31,14 @@ class GrammarError(ValueError):
         self.message = message
         self.pointer = pointer
         self.keyword = keyword
+
+    def __str__(self) -> str:
+        keyword = self.keyword if self.keyword and not self.message.startswith(self.keyword) else ""
+        return f"{keyword}{keyword and ': '}{self.message}{self.pointer and f' (at {self.pointer})'}"
+
+
+class UnsatisfiableError(GrammarError):
+    """A constraint that nothing satisfies."""
 
 
 class GrammarTooComplexError(GrammarError):

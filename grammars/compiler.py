@@ -12,12 +12,12 @@ from hashlib import sha256
 import msgspec
 
 from grammars.base import Grammar, GrammarError
+from grammars.blame import ENDLESS
 from grammars.cache import GrammarCache, Outcome
 from grammars.llg import LlgGrammar
 from grammars.lower import Lowered
 from grammars.pool import WorkerPool
 from grammars.rows import RowCache
-from grammars.schema.fault import places_of
 from grammars.schema.tables import Tables
 from grammars.spec import Constraint
 from grammars.thought import AfterThought, ThoughtTokens
@@ -122,7 +122,7 @@ class Compiler:
             grammar = LlgGrammar(self._vocabulary, lowered, heavy=checked.heavy, rows=self._rows)
             # Worked out here, not on the event loop.
             if grammar.min_tokens is None and isinstance(lowered.sentences, Tables):
-                raise _endless(constraint, lowered.sentences)
+                raise self._workers.blame(GrammarError(ENDLESS), constraint, self._timeout_s)
             outcome = grammar
         except GrammarError as error:
             outcome = error
@@ -133,12 +133,3 @@ class Compiler:
             else:
                 self.num_compiled += 1
         return outcome
-
-
-def _endless(constraint: Constraint, tables: Tables) -> GrammarError:
-    """Why JSON of which no shortest value is found is refused: a budget would cut it off."""
-    message = "no value is found within the limits, so none could be ended"
-    if not tables.has_compared:
-        return GrammarError(message)
-    places = places_of("uniqueItems", constraint.spec) if constraint.kind == "json_schema" else []
-    return GrammarError(message, pointer=places[0] if len(places) == 1 else "", keyword="uniqueItems")

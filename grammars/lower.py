@@ -10,10 +10,11 @@ from typing import Final
 import msgspec
 from llguidance import LLMatcher
 
-from grammars.base import GrammarError
+from grammars.base import GrammarError, UnsatisfiableError
 from grammars.gbnf import parse_gbnf
 from grammars.gbnf_lark import translate
 from grammars.lark_rules import lark_rules
+from grammars.limits import check_limits
 from grammars.recursive_tables import RecursiveTables, recursive_tables
 from grammars.recursive_tracker import RecursiveTracker
 from grammars.regular.ast import Regex, intersect, length
@@ -25,13 +26,14 @@ from grammars.regular.questions import TooManyStatesError, shortest
 from grammars.regular.texts import one_of
 from grammars.schema.build import build
 from grammars.schema.closing import MAX_BYTES
+from grammars.schema.document import keyword_at
 from grammars.schema.emit import emit
 from grammars.schema.sizes import settle
 from grammars.schema.tables import Tables, freeze
-from grammars.spec import Constraint, Kind, check_limits
+from grammars.spec import Constraint, Kind
 from grammars.tag_tables import TagTables
-from grammars.tags import JsonSchema, TriggeredTags, parse_tags
-from grammars.tags_lark import TagWriter
+from grammars.tags import Format, JsonSchema, TriggeredTags, older_place, parse_tags
+from grammars.tags_lark import TagWriter, inside
 
 Sentences = Tables | TagTables | Regex | RecursiveTables
 """JSON of a schema, text with tags that hold JSON, a regular language, or a grammar that recurs."""
@@ -72,7 +74,7 @@ def _json(schema: str, constraint: Constraint) -> Lowered:
     root = build(schema, constraint.json)
     settle(root)
     if root.size == math.inf:
-        raise GrammarError("no value satisfies the schema")
+        raise UnsatisfiableError("no value satisfies the schema")
     if root.size > MAX_BYTES:
         # Nobody could tell whether a budget is enough for it, nor lead to its end.
         raise GrammarError(f"the shortest value has {root.size:.0f} bytes, more than {MAX_BYTES}")
@@ -116,9 +118,21 @@ def _followed(tables: RecursiveTables | None) -> RecursiveTables | None:
 
 
 def _tags(constraint: Constraint) -> Lowered:
-    form = parse_tags(constraint.spec)
+    form, is_older = parse_tags(constraint.spec)
+    try:
+        return _tagged(form, constraint)
+    except GrammarError as error:
+        if not is_older:
+            raise
+        pointer = older_place(error.pointer)
+        keyword = error.keyword and keyword_at(pointer, in_tags=True)
+        raise type(error)(error.message, pointer=pointer, keyword=keyword) from error
+
+
+def _tagged(form: Format, constraint: Constraint) -> Lowered:
     if isinstance(form, JsonSchema):
-        return _json(msgspec.json.encode(form.json_schema).decode(), constraint)
+        with inside("/format/json_schema"):
+            return _json(msgspec.json.encode(form.json_schema).decode(), constraint)
     writer = TagWriter(constraint.json)
     source = LLMatcher.grammar_from_lark(writer.write(form))
     tables = {key: freeze(rule) for key, rule in writer.rules.items()}
@@ -126,11 +140,13 @@ def _tags(constraint: Constraint) -> Lowered:
         tags = tuple((tag.begin.encode(), tag.end.encode(), tables[id(tag.content)]) for tag in form.tags)
         triggers = tuple(trigger.encode() for trigger in form.triggers)
         return Lowered(source, TagTables(tags, triggers, form.at_least_one, form.stop_after_first))
-    if any(table.has_names or table.has_distinct for table in tables.values()):
-        raise GrammarError(
-            "structural_tag: outside of triggered_tags, every object needs additionalProperties: false "
-            "(else a name could come twice), and uniqueItems is not supported"
-        )
+    for key, table in tables.items():
+        if table.has_names or table.has_distinct:
+            raise GrammarError(
+                "every object needs additionalProperties: false here (else a name could come twice), and "
+                "uniqueItems is not supported, for this is not the content of triggered_tags of schemas only",
+                pointer=writer.places[key],
+            )
     return Lowered(source)
 
 

@@ -1,22 +1,12 @@
-"""What a caller may constrain output to, in one normal form, and the limits on its size."""
+"""What a caller may constrain output to, in one normal form."""
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal
 
 import msgspec
 
-from grammars.base import GrammarError
-
 Kind = Literal["json_schema", "json_object", "regex", "choice", "lark", "gbnf", "structural_tag"]
-
-MAX_BYTES = 256 * 1024
-MAX_DEPTH = 64
-MAX_NODES = 20_000
-
-# Strings are passed over whole (possessively: linear time); only what nests or separates is seen.
-_STRUCTURE = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+|[\[\]{},]', re.DOTALL)
 
 
 class JsonOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,33 +53,3 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     def choice(cls, options: list[str]) -> Constraint:
         """Exactly one of these texts."""
         return cls(kind="choice", spec=msgspec.json.encode(options).decode())
-
-
-def check_limits(constraint: Constraint) -> None:
-    """Refuse by size before anything recursive looks at the text.
-
-    Raises:
-        GrammarError: too long, a NUL character, or JSON nested too deeply or with too many nodes.
-    """
-    text = constraint.spec
-    if len(text) > MAX_BYTES:
-        raise GrammarError(f"the {constraint.kind} is longer than {MAX_BYTES} characters")
-    if "\0" in text:
-        raise GrammarError(f"the {constraint.kind} contains a NUL character")
-    if constraint.kind in ("json_schema", "structural_tag"):
-        _check_json_size(text, constraint.kind)
-
-
-def _check_json_size(text: str, kind: str) -> None:
-    depth = nodes = 0
-    for match in _STRUCTURE.finditer(text):
-        char = match[0]
-        if char in ("[", "{"):
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise GrammarError(f"the {kind} is nested deeper than {MAX_DEPTH} levels")
-        elif char in ("]", "}"):
-            depth -= 1
-        nodes += char in ("[", "{", ",")
-    if nodes > MAX_NODES:
-        raise GrammarError(f"the {kind} has more than {MAX_NODES} values")

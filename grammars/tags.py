@@ -6,11 +6,16 @@ formats. Both are read into the newer.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
 from grammars.base import GrammarError
+from grammars.schema.document import keyword_at
+
+_KEY = re.compile(r"[^.\[\]`]+")
+_CONTENT = re.compile(r"(?<=\d)/content/json_schema")
 
 
 class _Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
@@ -115,41 +120,64 @@ class _Outer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     triggers: list[str] | None = None
 
 
-def parse_tags(text: str) -> Format:
-    """The format of a structural tag.
+def parse_tags(text: str) -> tuple[Format, bool]:
+    """The format of a structural tag, and whether it is written in the older form.
 
     Raises:
-        GrammarError: it is malformed, or a tag starts with no trigger.
+        GrammarError: it is malformed.
     """
     try:
         outer = msgspec.json.decode(text, type=_Outer)
     except msgspec.MsgspecError as error:
-        raise GrammarError(f"structural_tag: {error}") from error
+        what, _, path = str(error).partition(" - at `$")
+        pointer = "".join(f"/{key}" for key in _KEY.findall(path))
+        raise _misfit(f"the structural tag is malformed: {what}", pointer) from error
     if outer.format is not None and outer.structures is None and outer.triggers is None:
-        parsed = outer.format
-    elif outer.format is None and outer.structures and outer.triggers:
+        return outer.format, False
+    if outer.format is None and outer.structures and outer.triggers:
         tags = [Tag(one.begin, JsonSchema(one.schema), one.end) for one in outer.structures]
-        parsed = TriggeredTags(outer.triggers, tags)
-    else:
-        raise GrammarError("structural_tag: either a format, or structures and triggers")
-    return parsed
+        return TriggeredTags(outer.triggers, tags), True
+    raise GrammarError("a structural tag has either a format, or structures and triggers")
 
 
-def check_triggers(tags: TriggeredTags) -> None:
+def older_place(pointer: str) -> str:
+    """Where in the older form stands what a pointer leads to in the newer."""
+    pointer = _CONTENT.sub("/schema", pointer.removeprefix("/format"))
+    return f"/structures{pointer.removeprefix('/tags')}" if pointer.startswith("/tags") else pointer
+
+
+def check_triggers(tags: TriggeredTags, at: str) -> None:
     """Refuse triggers and tags that do not belong together.
+
+    Args:
+        at: the pointer to them.
 
     Raises:
         GrammarError: which; also where one is a part of another, so that both could be meant.
     """
-    if not tags.triggers or not tags.tags or "" in tags.triggers:
-        raise GrammarError("structural_tag: triggers and tags must not be empty")
-    for tag in tags.tags:
-        if not any(tag.begin.startswith(trigger) for trigger in tags.triggers):
-            raise GrammarError(f"structural_tag: no trigger starts {tag.begin!r}")
-    for texts in (tags.triggers, [tag.begin for tag in tags.tags]):
-        for text in texts:
-            if any(text in other and text is not other for other in texts):
-                raise GrammarError(f"structural_tag: {text!r} is part of another of its kind")
-    for trigger in tags.triggers:
-        if not any(tag.begin.startswith(trigger) for tag in tags.tags):
-            raise GrammarError(f"structural_tag: no tag starts with {trigger!r}")
+
+    begins = [tag.begin for tag in tags.tags]
+    for name, texts in (("tags", begins), ("triggers", tags.triggers)):
+        if not texts:
+            raise _misfit("there must be at least one", f"{at}/{name}")
+    for index, begin in enumerate(begins):
+        if not any(begin.startswith(trigger) for trigger in tags.triggers):
+            raise _misfit(f"no trigger starts {begin!r}", f"{at}/tags/{index}/begin")
+    for index, trigger in enumerate(tags.triggers):
+        place = f"{at}/triggers/{index}"
+        if not trigger:
+            raise _misfit("a trigger must not be empty", place)
+        if not any(begin.startswith(trigger) for begin in begins):
+            raise _misfit(f"no tag starts with {trigger!r}", place)
+    _check_apart(tags.triggers, at + "/triggers/{}")
+    _check_apart(begins, at + "/tags/{}/begin")
+
+
+def _check_apart(texts: list[str], place: str) -> None:
+    for index, text in enumerate(texts):
+        if any(text in other and index != number for number, other in enumerate(texts)):
+            raise _misfit(f"{text!r} is part of another, so both could be meant", place.format(index))
+
+
+def _misfit(what: str, pointer: str) -> GrammarError:
+    return GrammarError(what, pointer=pointer, keyword=keyword_at(pointer, in_tags=True))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
-from grammars.base import GrammarError
+from grammars.base import GrammarError, UnsatisfiableError
 from grammars.gbnf import parse_gbnf
 from grammars.gbnf_lark import translate
 from grammars.regular.ast import (
@@ -55,7 +57,7 @@ def schema_rule(schema: JsonSchema, options: JsonOptions) -> Rule:
     root = build(msgspec.json.encode(schema.json_schema).decode(), options)
     settle(root)
     if root.size == math.inf:
-        raise GrammarError("no value satisfies the schema")
+        raise UnsatisfiableError("no value satisfies the schema")
     return root
 
 
@@ -64,10 +66,12 @@ class TagWriter:
 
     Attributes:
         rules: the rule of each schema in it, by the identity of its format.
+        places: the pointers to these schemas.
     """
 
     def __init__(self, options: JsonOptions) -> None:
         self.rules: dict[int, Rule] = {}
+        self.places: dict[int, str] = {}
         self._options = options
         self._emitter = Emitter(options)
 
@@ -75,52 +79,62 @@ class TagWriter:
         """The whole grammar.
 
         Raises:
-            GrammarError: a part that cannot be enforced.
+            GrammarError: a part that cannot be enforced; its pointer is into the form, at `/format`.
         """
-        start = self._format(form)
+        start = self._format(form, "/format")
         return "\n".join(["%llguidance {}", f"start: {start}", *self._emitter.lines(), ""])
 
-    def _format(self, form: Format) -> str:
+    def _format(self, form: Format, at: str) -> str:
+        """What matches a format that stands at a place."""
         match form:
             case JsonSchema():
-                rule = self.rules[id(form)] = schema_rule(form, self._options)
+                place = f"{at}/json_schema"
+                with inside(place):
+                    rule = schema_rule(form, self._options)
+                self.rules[id(form)] = rule
+                self.places[id(form)] = place
                 text = self._emitter.add(rule)
             case Sequence(elements=elements):
-                if any(isinstance(element, AnyText) for element in elements[:-1]):
-                    raise GrammarError("structural_tag: any_text must be the last of a sequence")
-                text = " ".join(map(self._format, elements))
+                for index, element in enumerate(elements[:-1]):
+                    if isinstance(element, AnyText):
+                        place = f"{at}/elements/{index}"
+                        raise GrammarError(
+                            "any_text must be the last of a sequence", pointer=place, keyword="elements"
+                        )
+                text = " ".join(self._all(elements, f"{at}/elements"))
             case Or(elements=elements):
-                text = f"({' | '.join(map(self._format, elements))})"
+                text = f"({' | '.join(self._all(elements, f'{at}/elements'))})"
             case Tag():
-                text = f"{self._terminal(literal(form.begin))} {self._content(form)}"
+                text = f"{self._terminal(literal(form.begin))} {self._content(form, at)}"
             case TriggeredTags():
-                text = self._triggered(form)
+                text = self._triggered(form, at)
             case TagsWithSeparator():
-                text = self._separated(form)
+                text = self._separated(form, at)
             case _:
-                text = self._terminal(_language(form))
+                text = self._terminal(_language(form, at))
         return text
 
-    def _content(self, tag: Tag) -> str:
+    def _all(self, forms: list[Format] | list[Tag], at: str) -> list[str]:
+        return [self._format(form, f"{at}/{index}") for index, form in enumerate(forms)]
+
+    def _content(self, tag: Tag, at: str) -> str:
         """The content of a tag, and its end."""
         if isinstance(tag.content, AnyText):
             return self._terminal(first_time(literal(tag.end)) if tag.end else ANYTHING)
-        try:
-            content = self._format(tag.content)
-        except GrammarError as error:
-            message = f"structural_tag: in the tag {tag.begin!r}: {error.message}"
-            raise GrammarError(message, pointer=error.pointer, keyword=error.keyword) from error
-        return f"{content} {self._terminal(literal(tag.end))}"
+        return f"{self._format(tag.content, f'{at}/content')} {self._terminal(literal(tag.end))}"
 
-    def _triggered(self, tags: TriggeredTags) -> str:
-        check_triggers(tags)
+    def _triggered(self, tags: TriggeredTags, at: str) -> str:
+        check_triggers(tags, at)
         anywhere = alt(map(literal, tags.triggers))
         options = []
         for trigger in tags.triggers:
             # Free text, up to the first place where it could go on as any of the tags.
             lead = self._terminal(intersect((first_time(anywhere), concat((ANYTHING, literal(trigger))))))
-            begun = [tag for tag in tags.tags if tag.begin.startswith(trigger)]
-            rests = [f"{self._terminal(literal(t.begin[len(trigger) :]))} {self._content(t)}" for t in begun]
+            begun = [(i, tag) for i, tag in enumerate(tags.tags) if tag.begin.startswith(trigger)]
+            rests = [
+                f"{self._terminal(literal(tag.begin[len(trigger) :]))} {self._content(tag, f'{at}/tags/{i}')}"
+                for i, tag in begun
+            ]
             options.append(f"{lead} ({' | '.join(rests)})")
         one = f"({' | '.join(options)})"
         free = self._terminal(complement(concat((ANYTHING, anywhere, ANYTHING))))
@@ -128,8 +142,8 @@ class TagWriter:
             return one if tags.at_least_one else f"({one} | {free})"
         return f"{one}{'+' if tags.at_least_one else '*'} {free}"
 
-    def _separated(self, tags: TagsWithSeparator) -> str:
-        one = f"({' | '.join(map(self._format, tags.tags))})"
+    def _separated(self, tags: TagsWithSeparator, at: str) -> str:
+        one = f"({' | '.join(self._all(tags.tags, f'{at}/tags'))})"
         more = "" if tags.stop_after_first else f" ({self._terminal(literal(tags.separator))} {one})*"
         return f"{one}{more}" if tags.at_least_one else f"({one}{more})?"
 
@@ -147,7 +161,17 @@ def first_time(text: Regex) -> Regex:
     return intersect((concat((ANYTHING, text)), complement(earlier)))
 
 
-def _language(form: Format) -> Regex:
+@contextmanager
+def inside(at: str, keyword: str | None = None) -> Iterator[None]:
+    """Gives refusals of what stands at a place a pointer from outside, and a keyword if they have none."""
+    try:
+        yield
+    except GrammarError as error:
+        keyword = error.keyword or keyword
+        raise type(error)(error.message, pointer=at + error.pointer, keyword=keyword) from error
+
+
+def _language(form: Format, at: str) -> Regex:
     """The language of a format without structure."""
     match form:
         case ConstString(value=value):
@@ -158,10 +182,11 @@ def _language(form: Format) -> Regex:
             try:
                 return full_language(pattern, COMMON)
             except PatternError as error:
-                raise GrammarError(f"structural_tag: {error}") from error
+                raise GrammarError(str(error), pointer=f"{at}/pattern", keyword="pattern") from error
         case GrammarText(grammar=grammar):
-            language = translate(parse_gbnf(grammar)).sentences
-            if not isinstance(language, Regex):
-                raise GrammarError("structural_tag: a grammar that recurs is not supported in it")
-            return language
+            with inside(f"{at}/grammar", "grammar"):
+                language = translate(parse_gbnf(grammar)).sentences
+                if not isinstance(language, Regex):
+                    raise GrammarError("a grammar that recurs is not supported in a structural tag")
+                return language
     raise TypeError(form)

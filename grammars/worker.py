@@ -25,15 +25,19 @@ import msgspec
 from llguidance import LLMatcher
 
 from grammars.base import GrammarError
-from grammars.llg import complaint, limits
-from grammars.lower import lower
-from grammars.schema.fault import find_fault
-from grammars.spec import Constraint, check_limits
+from grammars.blame import ENDLESS, alike, in_copy, is_placed, placed, seconds_of_copies
+from grammars.llg import LlgGrammar, complaint, limits
+from grammars.lower import Lowered, lower
+from grammars.schema.trials import Verdict
+from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
 
 _PROBE_STEPS = 64
 _QUICK_S = 0.5
 """What is refused in less processor time is tried again without some parts, to tell what it is about."""
+_TRIAL_SHARE = 1 / 20
+_TRIALS_SHARE = 1 / 3
+"""What one trial of what took too long may take of a task's time, and all of them."""
 _NICE = 19
 _ALLOWANCE_S = 0.25
 """So long a worker may compile as everybody else computes; then it is nice."""
@@ -41,10 +45,19 @@ _EARNED = 0.05
 """Seconds of that it earns a second."""
 
 
-class Task(msgspec.Struct, frozen=True):
+class Task(msgspec.Struct, frozen=True, tag=True):
     """A constraint, and the processor time it may take; this process ends when it takes more."""
 
     constraint: Constraint
+    timeout_s: float
+
+
+class Blame(msgspec.Struct, frozen=True, tag=True):
+    """A constraint that was refused, or took too much, to find the part that is at fault."""
+
+    constraint: Constraint
+    message: str
+    pointer: str
     timeout_s: float
 
 
@@ -70,12 +83,20 @@ class Checked(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The parts of a `GrammarError`; `too_complex`: it is a `GrammarTooComplexError`."""
+    """The parts of a `GrammarError`.
+
+    `too_complex`: it is a `GrammarTooComplexError`. `slowly`: the part at fault is not known.
+    """
 
     message: str
     pointer: str = ""
     keyword: str | None = None
     too_complex: bool = False
+    slowly: bool = False
+
+
+class SlowlyRefusedError(GrammarError):
+    """A refusal that took long, so that it would take long to find the part that it is for."""
 
 
 def check(constraint: Constraint, vocabulary: Vocabulary) -> Checked:
@@ -83,40 +104,40 @@ def check(constraint: Constraint, vocabulary: Vocabulary) -> Checked:
 
     Raises:
         GrammarError: it cannot be enforced, or needs more room than a grammar gets.
+        SlowlyRefusedError: as well, but the part at fault is not known.
     """
     started = time.thread_time()
+    error: GrammarError
     try:
         return _try_out(constraint, vocabulary)
-    except GrammarError as error:
-        fault = None
-        was_quick = time.thread_time() - started < _QUICK_S
-        if constraint.kind == "json_schema" and error.keyword is None and was_quick:
-            fault = _fault(constraint, vocabulary)
-        if fault is None:
-            raise
-        raise GrammarError(error.message, pointer=fault[0], keyword=fault[1]) from error
+    except GrammarError as refusal:
+        error = refusal
+    if is_placed(error, constraint):
+        raise error
+    if time.thread_time() - started > _QUICK_S:
+        raise SlowlyRefusedError(error.message, pointer=error.pointer)
+    raise placed(error, constraint, lambda other: _verdict(other, vocabulary, error.message))
 
 
-def _fault(constraint: Constraint, vocabulary: Vocabulary) -> tuple[str, str] | None:
-    """The part of a schema without which it would be taken, if there is one."""
-
-    def is_taken(schema: str) -> bool:
-        try:
-            _try_out(msgspec.structs.replace(constraint, spec=schema), vocabulary)
-        except (GrammarError, RecursionError):
-            return False
-        return True
-
+def _verdict(constraint: Constraint, vocabulary: Vocabulary, message: str) -> Verdict:
+    """Whether a constraint is taken, or else refused for the same as another."""
     try:
-        check_limits(constraint)
-        return find_fault(constraint.spec, is_taken)
-    except (GrammarError, ValueError):
-        # Too large to look at, or no JSON.
-        return None
+        checked = _try_out(constraint, vocabulary)
+        if message == ENDLESS:
+            lowered = Lowered(checked.source, pickle.loads(checked.sentences))
+            return (
+                "same" if LlgGrammar(vocabulary, lowered, heavy=checked.heavy).min_tokens is None else "taken"
+            )
+    except GrammarError as error:
+        return "same" if alike(error.message, message) else "other"
+    return "taken"
 
 
 def _try_out(constraint: Constraint, vocabulary: Vocabulary) -> Checked:
-    lowered = lower(constraint)
+    try:
+        lowered = lower(constraint)
+    except RecursionError:
+        raise GrammarError("grammar too complex: it nests too deeply") from None
     error = ""
     for heavy in (False, True):
         error = _walk(lowered.source, vocabulary, heavy=heavy)
@@ -173,10 +194,13 @@ def serve(connection: Connection) -> None:
             request = connection.recv_bytes()
         except EOFError:
             return
-        task = msgspec.msgpack.decode(request, type=Task)
+        task = msgspec.msgpack.decode(request, type=Task | Blame)
         # Where nobody handles its signal, the timer ends the process, whatever native code is at.
         signal.setitimer(signal.ITIMER_PROF, task.timeout_s)
-        answer = allowance.run(lambda task=task: _answer(task.constraint, vocabulary))  # type: ignore[misc]
+        if isinstance(task, Blame):
+            answer: Checked | Refused = _blame(task, vocabulary)
+        else:
+            answer = allowance.run(lambda task=task: _answer(task.constraint, vocabulary))  # type: ignore[misc]
         signal.setitimer(signal.ITIMER_PROF, 0)
         connection.send_bytes(msgspec.msgpack.encode(answer))
 
@@ -212,12 +236,33 @@ class _Allowance:
 def _answer(constraint: Constraint, vocabulary: Vocabulary) -> Checked | Refused:
     try:
         return check(constraint, vocabulary)
+    except SlowlyRefusedError as error:
+        return Refused(error.message, error.pointer, slowly=True)
     except GrammarError as error:
         return Refused(error.message, error.pointer, error.keyword)
-    except RecursionError:
-        return Refused("grammar too complex: it nests too deeply")
     except MemoryError:
         return Refused("", too_complex=True)
+
+
+def _blame(task: Blame, vocabulary: Vocabulary) -> Refused:
+    """The refusal with the part at fault, as far as it is found in a part of the time of a task."""
+    trial_s = task.timeout_s * _TRIAL_SHARE
+
+    # What is worked out but once is so before the clock of a trial runs.
+    _verdict(Constraint(kind="json_object"), vocabulary, "")
+
+    def judge(constraint: Constraint) -> Verdict:
+        # What ends the copy took too much, as this did.
+        return in_copy(lambda: _verdict(constraint, vocabulary, task.message), trial_s) or "same"
+
+    error = placed(
+        GrammarError(task.message, pointer=task.pointer),
+        task.constraint,
+        judge,
+        most_s=task.timeout_s * _TRIALS_SHARE,
+        clock=seconds_of_copies,
+    )
+    return Refused(error.message, error.pointer, error.keyword)
 
 
 def _greedy(token_bytes: list[bytes]) -> Callable[[str], list[int]]:

@@ -140,16 +140,22 @@ class _Builder:
 
 
 def _refusal(formula: Formula, error: UnenforceableError) -> GrammarError:
-    place = _place(formula)
-    pointer = f"{place.pointer}/{error.keyword}" if place else ""
-    return GrammarError(f"{error.keyword}: {error}", pointer=pointer, keyword=error.keyword)
+    """What is refused, for the keyword where a schema that the formula is about has it."""
+    places = _places(formula)
+    place = next((place for place in places if error.keyword in place.value), None)
+    if place is None:
+        return GrammarError(error.message, pointer=places[0].pointer if places else "")
+    return GrammarError(error.message, pointer=f"{place.pointer}/{error.keyword}", keyword=error.keyword)
 
 
 def _place(formula: Formula) -> Schema | None:
     """A schema that a formula is about."""
-    while not isinstance(formula, Lit):
-        parts = getattr(formula, "parts", None) or (getattr(formula, "inner", None),)
-        if parts[0] is None:
-            return None
-        formula = parts[0]
-    return formula.schema
+    return next(iter(_places(formula)), None)
+
+
+def _places(formula: Formula) -> list[Schema]:
+    """The schemas that a formula is about."""
+    if isinstance(formula, Lit):
+        return [formula.schema]
+    parts = getattr(formula, "parts", None) or (getattr(formula, "inner", None),)
+    return [place for part in parts if part is not None for place in _places(part)]

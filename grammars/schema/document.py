@@ -33,7 +33,7 @@ _ONE = (
     "unevaluatedProperties",
 )
 _LIST = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
-_MAP = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
+MAPS = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
 _MAX_EXPONENT = 400
 
 
@@ -251,7 +251,7 @@ def subschemas(value: dict[str, Any], pointer: str) -> Iterator[tuple[Any, str]]
         if isinstance(value.get(keyword), list):
             for index, child in enumerate(value[keyword]):
                 yield child, f"{pointer}/{keyword}/{index}"
-    for keyword in _MAP:
+    for keyword in MAPS:
         for key, child in value.get(keyword, {}).items():
             yield child, f"{pointer}/{keyword}/{escape(key)}"
 
@@ -259,6 +259,26 @@ def subschemas(value: dict[str, Any], pointer: str) -> Iterator[tuple[Any, str]]
 def escape(key: str) -> str:
     """A key as a token of a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
+
+
+_TAG_LISTS = ("elements", "structures", "tags", "triggers")
+_TAG_PARTS = ("content", "format")
+
+
+def keyword_at(pointer: str, *, in_tags: bool = False) -> str | None:
+    """The last keyword on the way to a part of a schema, or of a structural tag; None for all of it."""
+    keyword: str | None = None
+    tokens = [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]
+    while tokens:
+        keyword = tokens.pop(0)
+        holds = _TAG_LISTS if in_tags else (*MAPS, *_LIST)
+        leads_on = ("json_schema", "schema", *_TAG_PARTS) if in_tags else _ONE
+        if keyword in holds and tokens and (keyword in MAPS or tokens[0].isdecimal()):
+            del tokens[0]
+        elif keyword not in leads_on:
+            break
+        in_tags = in_tags and keyword not in ("json_schema", "schema")
+    return keyword
 
 
 def _join(base: str, uri: str) -> str:

@@ -111,7 +111,7 @@ class Evaluator:
 
     def _schema(self, schema: Schema) -> Meaning:
         if schema in self._open:
-            raise CircularError("$ref leads back to itself", pointer=schema.pointer, keyword="$ref")
+            raise CircularError("$ref leads back to itself", pointer=schema.pointer)
         self._open.add(schema)
         try:
             return self._fold(schema)
@@ -138,7 +138,7 @@ class Evaluator:
             except (UnenforceableError, PatternError, TooManyStatesError) as error:
                 message = str(error) or "it leads to an automaton with too many states"
                 pointer = f"{schema.pointer}/{keyword}"
-                raise GrammarError(f"{keyword}: {message}", pointer=pointer, keyword=keyword) from error
+                raise GrammarError(message, pointer=pointer, keyword=keyword) from error
         return result
 
 

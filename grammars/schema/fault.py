@@ -1,126 +1,118 @@
 """Which part of a schema it is refused for, where what is wrong is seen of the whole only.
 
 That nothing satisfies a schema, or that its grammar is too large for the engine, has no place in it. But
-there may be a part without which it is taken; it is found by leaving out one after the other.
+there may be a part that is refused for the same by itself, or without which the schema is taken. It is found
+by trying one after the other, and of many alike by halves (as delta debugging does; Zeller, 1999). So it is
+with the schemas in structural tags.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
 from grammars.schema.document import escape, subschemas
+from grammars.schema.trials import DEFINITIONS, Change, Trials
 
-_MOST_TRIALS = 100
-_MOST_S = 1.0
-"""Of processor time, beyond which no more is tried."""
-_FEW = 16
+_INSTEAD: dict[str, Any] = {
+    "schema": True,
+    "json_schema": True,
+    "pattern": "x",
+    "grammar": 'root ::= "x"',
+    "value": "x",
+}
+"""What is tried in place of what a structural tag asks for."""
 
 
-def find_fault(text: str, is_taken: Callable[[str], bool]) -> tuple[str, str] | None:
-    """The pointer to the smallest part found without which a schema is taken, and its keyword.
+def fault_in_schema(trials: Trials, root: str = "") -> str | None:
+    """The pointer to the smallest part found that a schema is refused for.
 
     None where no part is found, or not in time.
 
     Args:
-        text: the schema, which is refused.
-        is_taken: whether another is taken.
+        root: the pointer to the schema, in what is tried.
     """
-    trials = _Trials(json.loads(text), is_taken)
-    fault: tuple[str, str] | None = None
-    pointer, seen = "", set[str]()
+    fault, pointer = None, root
+    seen = set[str]()
     while pointer not in seen:
         seen.add(pointer)
         schema = trials.at(pointer)
-        part = _faulty_part(schema, pointer, trials) if isinstance(schema, dict) else None
+        part = _faulty_part(schema, root, pointer, trials) if isinstance(schema, dict) else None
         if part is None:
             break
-        fault = pointer, keyword = part
-        reference = trials.at(pointer) if keyword == "$ref" else None
+        fault = pointer = part
+        reference = trials.at(pointer) if pointer.endswith("/$ref") else None
         if isinstance(reference, str) and reference.startswith("#/"):
             # What it points to is still to blame.
-            pointer = unquote(reference[1:])
+            pointer = root + unquote(reference[1:])
     return fault
 
 
-def places_of(keyword: str, text: str) -> list[str]:
-    """The pointers to a keyword, wherever a schema has it."""
+def repeated_in(trials: Trials) -> str | None:
+    """The pointer to what makes items distinct that it takes too long to find; of several one without which
+    it does not."""
     places = []
-    pending = [(json.loads(text), "")]
+    pending = [("", trials.at(""))]
     while pending:
-        schema, pointer = pending.pop()
+        pointer, schema = pending.pop()
         if isinstance(schema, dict):
-            if keyword in schema:
-                places.append(f"{pointer}/{keyword}")
-            pending += subschemas(schema, pointer)
-    return places
+            if schema.get("uniqueItems") is True:
+                places.append(f"{pointer}/uniqueItems")
+            pending += [(at, child) for child, at in subschemas(schema, pointer)]
+    return places[0] if len(places) == 1 else trials.cure_among([(place, None) for place in places])
 
 
-def _faulty_part(schema: dict[str, Any], pointer: str, trials: _Trials) -> tuple[str, str] | None:
-    """A schema in a schema, or else a keyword, without which all is well; and the keyword that it is of."""
+def fault_in_tags(trials: Trials) -> str | None:
+    """As `fault_in_schema`, of a structural tag."""
+    fault = trials.cure_among([(place, _INSTEAD[keyword]) for place, keyword in _contents(trials.at(""), "")])
+    if fault is not None and fault.endswith("schema"):
+        return fault_in_schema(trials, fault) or fault
+    return fault
+
+
+def _faulty_part(schema: dict[str, Any], root: str, pointer: str, trials: Trials) -> str | None:
+    """A schema in a schema, or else a keyword, that is to blame."""
     bounds = []
     for keyword, value in schema.items():
         here = f"{pointer}/{escape(keyword)}"
-        if not _leads_on(keyword, value):
-            bounds.append((here, keyword))
+        if keyword in DEFINITIONS:
             continue
-        is_cure = trials.is_cure(here)
-        children = [child for _, child in subschemas({keyword: value}, pointer)]
+        if keyword == "$ref":
+            children = [here]
+        else:
+            children = [child for _, child in subschemas({keyword: value}, pointer)]
+        if not children:
+            bounds.append(here)
+            continue
+        child = trials.refused_among(root, children)
+        # What nothing satisfies may be no harm, if it may be left out.
+        if child is not None and (not trials.is_unsatisfiable or trials.is_cure(_without(child))):
+            return child
+        is_cure = trials.is_cure((here, None))
         # Without all of them there may be other faults than without one.
-        for child in children if is_cure or len(children) <= _FEW else ():
-            if trials.is_cure(child, True):
-                return child, keyword
+        child = trials.cure_among(list(map(_without, children)))
+        if child is not None:
+            return child
         if is_cure:
-            return here, keyword
-    return next((bound for bound in reversed(bounds) if trials.is_cure(bound[0])), None)
+            return here
+    return next((bound for bound in reversed(bounds) if trials.is_cure((bound, None))), None)
 
 
-def _leads_on(keyword: str, value: Any) -> bool:
-    return keyword == "$ref" or any(True for _ in subschemas({keyword: value}, ""))
+def _without(part: str) -> Change:
+    return part, None if part.endswith("/$ref") else True
 
 
-class _Trials:
-    """Tries a schema without a part; so often, and for so long."""
-
-    def __init__(self, schema: Any, is_taken: Callable[[str], bool]) -> None:
-        self._schema = schema
-        self._is_taken = is_taken
-        self._left = _MOST_TRIALS
-        self._until = time.thread_time() + _MOST_S
-
-    def at(self, pointer: str) -> Any:
-        """What a pointer leads to; None where there is nothing."""
-        value = self._schema
-        for key in _keys(pointer):
-            if isinstance(value, list):
-                value = value[int(key)] if key.isdecimal() and int(key) < len(value) else None
-            else:
-                value = value.get(key) if isinstance(value, dict) else None
-        return value
-
-    def is_cure(self, pointer: str, instead: Any = None) -> bool:
-        """Whether the schema is taken without a part, or with another in its place."""
-        if self._left == 0 or time.thread_time() > self._until:
-            return False
-        self._left -= 1
-        return self._is_taken(json.dumps(_changed(self._schema, _keys(pointer), instead)))
-
-
-def _keys(pointer: str) -> list[str]:
-    return [key.replace("~1", "/").replace("~0", "~") for key in pointer.split("/")[1:]]
-
-
-def _changed(value: Any, keys: list[str], instead: Any) -> Any:
-    """A copy with something else at a place; None: nothing."""
-    if not keys:
-        return instead
-    key: Any = int(keys[0]) if isinstance(value, list) else keys[0]
-    copy = value.copy()
-    if len(keys) == 1 and instead is None:
-        del copy[key]
-    else:
-        copy[key] = _changed(value[key], keys[1:], instead)
-    return copy
+def _contents(value: Any, pointer: str) -> Iterator[tuple[str, str]]:
+    """What a structural tag asks for: the pointers to its schemas and texts, and their keywords."""
+    members: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, list):
+        members = enumerate(value)
+    elif isinstance(value, dict):
+        members = value.items()
+    for key, member in members:
+        here = f"{pointer}/{escape(str(key))}"
+        if isinstance(key, str) and key in _INSTEAD:
+            yield here, key
+        else:
+            yield from _contents(member, here)

@@ -130,14 +130,14 @@ def _legacy(**fields: Any) -> dict[str, Any]:
         (
             _legacy(structures=[{"begin": "<call=a>", "schema": {"type": "nonsense"}, "end": ""}]),
             "response_format",
-            "in the tag '<call=a>'",
+            "(at /structures/0/schema/type)",
         ),
         (
             {"response_format": {"type": "structural_tag", "format": {"type": "magic"}}},
             "response_format",
             "magic",
         ),
-        ({"structural_tag": "{"}, "structural_tag", "structural_tag"),
+        ({"structural_tag": "{"}, "structural_tag", "the structural tag is malformed"),
         ({"structural_tag": "x", "regex": "x"}, "structural_tag", "Only one"),
         ({"structured_outputs": {"structural_tag": 5}}, "structured_outputs.structural_tag", "str"),
     ],

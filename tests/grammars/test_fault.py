@@ -10,7 +10,7 @@ import pytest
 
 from grammars import worker
 from grammars.base import GrammarError
-from grammars.schema import fault
+from grammars.schema import trials
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
 
@@ -23,8 +23,8 @@ MANY = {f"p{number}": {"type": "integer"} for number in range(700)}
 def by_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of trials is all that ends a search, not the time it takes."""
     monkeypatch.setattr(worker, "_QUICK_S", math.inf)
-    monkeypatch.setattr(fault, "_MOST_S", math.inf)
-    monkeypatch.setattr(fault, "_MOST_TRIALS", 16)
+    monkeypatch.setattr(trials, "_MOST_S", math.inf)
+    monkeypatch.setattr(trials, "_MOST_TRIALS", 24)
 
 
 @pytest.mark.parametrize(
