@@ -61,10 +61,10 @@ class SampleRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Masks:
-    """Grammar masks of a step: `bits[i]` (int32 words) holds for sampling row `rows[i]`."""
+    """Grammar masks of a step: `bits[i]` (int32 words; not to be changed) is of sampling row `rows[i]`."""
 
     rows: Int64
-    bits: Int32
+    bits: Seq[Int32]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,6 +66,7 @@ def _masks(batch: Batch, samples: Int64) -> Future[Masks | None] | None:
     future: Future[Masks | None] = Future()
     if masks is not None:
         kept = np.isin(masks.rows, samples)
-        masks = Masks(rows=np.searchsorted(samples, masks.rows[kept]), bits=masks.bits[kept])
+        rows = np.searchsorted(samples, masks.rows[kept])
+        masks = Masks(rows=rows, bits=[masks.bits[index] for index in np.flatnonzero(kept).tolist()])
     future.set_result(masks)
     return future

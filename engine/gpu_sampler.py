@@ -69,7 +69,7 @@ class GpuSampler(Sampler):
 
     def _choose(self, logits: Tensor, rows: list[SampleRow], masks: Masks | None) -> Tensor:
         if masks is not None:
-            bits = to_device(masks.bits, logits.device)
+            bits = to_device(np.stack(masks.bits), logits.device)
             apply_mask(logits, bits, to_device(masks.rows, logits.device))
         params = [row.params for row in rows]
         seeds = np.array([row.seed & _SEED_MASK for row in rows], np.uint64).view(np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.batch import Int32
 from engine.plan import Row
-from grammars.base import GrammarError
+from grammars.base import GrammarError, Matcher
 
 _log = logging.getLogger("radish.engine")
 
@@ -19,13 +19,20 @@ _log = logging.getLogger("radish.engine")
 class FilledMasks:
     """`bits[i]` for the i-th constrained row; all 0 where its matcher failed, as `errors[i]` tells."""
 
-    bits: Int32
+    bits: Seq[Int32]
     errors: dict[int, str]
 
 
-def are_kept(rows: Seq[Row]) -> bool:
-    """Whether all masks are there already, and to fill them is to copy them; every row has a matcher."""
-    return all(row.sequence.matcher is not None and row.sequence.matcher.mask_is_kept for row in rows)
+def kept_masks(rows: Seq[Row]) -> FilledMasks | None:
+    """What `fill_masks` would give, if all masks are there already; they are not to be changed."""
+    kept: list[Int32] = []
+    for row in rows:
+        matcher = _matcher_at(row)
+        mask = matcher.kept_mask()
+        if mask is None:
+            return None
+        kept.append(mask)
+    return FilledMasks(kept, {})
 
 
 def fill_masks(rows: Seq[Row], words: int) -> FilledMasks:
@@ -36,9 +43,7 @@ def fill_masks(rows: Seq[Row], words: int) -> FilledMasks:
     bits = np.zeros((len(rows), words), np.int32)
     errors: dict[int, str] = {}
     for index, row in enumerate(rows):
-        matcher = row.sequence.matcher
-        assert matcher is not None
-        assert matcher.num_tokens == row.stop - row.sequence.num_prompt, "mask of another step"
+        matcher = _matcher_at(row)
         try:
             matcher.fill_mask(bits[index])
         except GrammarError as error:
@@ -46,4 +51,12 @@ def fill_masks(rows: Seq[Row], words: int) -> FilledMasks:
         except Exception:  # noqa: BLE001  a grammar engine's own; it ends its sequence only
             _log.exception("a mask of request %s failed", row.sequence.request.id)
             errors[index] = "the grammar failed"
-    return FilledMasks(bits, errors)
+    return FilledMasks(list(bits), errors)
+
+
+def _matcher_at(row: Row) -> Matcher:
+    """The matcher of a row that has one, where the row ends."""
+    matcher = row.sequence.matcher
+    assert matcher is not None
+    assert matcher.num_tokens == row.stop - row.sequence.num_prompt, "mask of another step"
+    return matcher

@@ -48,9 +48,10 @@ class NativeSampler(Sampler):
         masks = batch.masks.result() if batch.masks is not None else None
         if masks is not None:
             # The likeliest of all is the likeliest of those that a mask allows, if it is one.
-            barred = _are_barred(chosen[masks.rows], masks.bits) & (chosen[masks.rows] != NOT_SOUGHT)
-            for place in masks.rows[barred].tolist():
-                draws.add(place)
+            likeliest = chosen.tolist()
+            for place, bits in zip(masks.rows.tolist(), masks.bits, strict=True):
+                if likeliest[place] != NOT_SOUGHT and not _allows(bits, likeliest[place]):
+                    draws.add(place)
         if draws.places:
             self._give_masks(draws, batch.samples, masks)
             chosen[draws.places] = self._draw(logits, draws)
@@ -78,10 +79,12 @@ class NativeSampler(Sampler):
 
     def _give_masks(self, draws: _Draws, rows: list[SampleRow], masks: Masks | None) -> None:
         """Give the draws their masks: of grammars, and of the ids that requests allow."""
-        of_place = {} if masks is None else dict(zip(masks.rows.tolist(), _words(masks), strict=True))
+        of_place = {} if masks is None else dict(zip(masks.rows.tolist(), masks.bits, strict=True))
         allowed = self._restrictions.allowed(rows, self._vocab_size)
         for draw, place in zip(draws.draws, draws.places, strict=True):
             bits = of_place.get(place)
+            if bits is not None:
+                bits = bits.view(np.uint32)
             if place in allowed:
                 bits = allowed[place] if bits is None else _both(allowed[place], bits)
             if bits is not None:
@@ -145,19 +148,10 @@ class _Draws:
         return array.ctypes.data
 
 
-def _are_barred(ids: _Ids, bits: Int32) -> npt.NDArray[np.bool_]:
-    """Whether a mask [M, W] rules out the token of its row [M], or the row has none, which may be a matter of
-    what the mask rules out."""
-    tokens = np.maximum(ids, 0)
-    in_masks = tokens < bits.shape[1] * 32
-    words = bits[np.arange(len(ids)), np.where(in_masks, tokens >> 5, 0)]
-    barred: npt.NDArray[np.bool_] = (ids < 0) | ~in_masks | ((words >> (tokens & 31)) & 1 == 0)
-    return barred
-
-
-def _words(masks: Masks) -> Words:
-    """[M, W] each row in one piece."""
-    return np.ascontiguousarray(masks.bits).view(np.uint32)
+def _allows(bits: Int32, token_id: int) -> bool:
+    """Whether a mask allows the likeliest token. If there is none, that may be due to what is ruled out."""
+    word = token_id >> 5
+    return 0 <= word < len(bits) and bool(bits.item(word) >> (token_id & 31) & 1)
 
 
 def _both(first: Words, second: Words) -> Words:

@@ -86,9 +86,9 @@ class Sampler:
 
     def _mask(self, logits: Tensor, masks: Masks) -> None:
         """Rule out (in place) the tokens whose bit is not set."""
-        bits = masks.bits.astype("<i4", copy=False).view(np.uint8)
-        for row, row_bits in zip(masks.rows.tolist(), bits, strict=True):
-            allowed = np.unpackbits(row_bits, count=self._vocab_size, bitorder="little")
+        for row, bits in zip(masks.rows.tolist(), masks.bits, strict=True):
+            octets = bits.astype("<i4", copy=False).view(np.uint8)
+            allowed = np.unpackbits(octets, count=self._vocab_size, bitorder="little")
             ruled_out = torch.from_numpy(allowed == 0).to(logits.device)
             logits[row].masked_fill_(ruled_out, _IMPOSSIBLE)
 

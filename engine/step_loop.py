@@ -25,7 +25,7 @@ from engine.batch import Batch, Masks, Runner, StepOutput
 from engine.config import Config
 from engine.history import History
 from engine.isolation import IsolatingRunner
-from engine.masks import are_kept, fill_masks
+from engine.masks import fill_masks, kept_masks
 from engine.outputs import accept_token, append_forced_tokens
 from engine.pace import Pace
 from engine.plan import Plan, Row
@@ -308,10 +308,9 @@ class StepLoop:
             and row.sequence.finish_reason is None
         ]
         rows = [row for _, row in constrained]
-        if are_kept(rows):
-            # Quicker than to wake a thread, and to be woken by it.
-            filled = fill_masks(rows, self._mask_words)
-        else:
+        # Quicker than to wake a thread, and to be woken by it.
+        filled = kept_masks(rows)
+        if filled is None:
             filled = await self._masker.call(fill_masks, rows, self._mask_words)
         for index, message in filled.errors.items():
             sequence = rows[index].sequence

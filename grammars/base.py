@@ -57,9 +57,8 @@ class Matcher(Protocol):
         """Overwrite `row` with the tokens allowed next; bits beyond the vocabulary are 0."""
         ...
 
-    @property
-    def mask_is_kept(self) -> bool:
-        """Whether `fill_mask` need only copy a mask that is there, which takes microseconds."""
+    def kept_mask(self) -> MaskRow | None:
+        """What `fill_mask` would give, not to be changed, if it need not be worked out; else None."""
         ...
 
     def accept(self, token_id: int) -> bool:

@@ -39,6 +39,7 @@ class LlgMatcher:
         self._states = grammar.states
         # Without states every place is one of its own.
         self._rows = grammar.rows if grammar.states else None
+        self._lengths = grammar.vocabulary.plain_lengths
         self._matcher: LLMatcher | None = None
         self._fed = 0
         """How many of the tokens the engine has seen."""
@@ -68,15 +69,16 @@ class LlgMatcher:
             row[:] = 0
             self._allow_end(row, allowed=True)
             return
-        if self._rows is not None and self._rows.copy_to(row, self._path[-1]):
+        kept = self.kept_mask()
+        if kept is not None:
+            row[:] = kept
             return
         self._compute_mask(row)
         if self._rows is not None:
             self._rows.put(self._path[-1], row)
 
-    @property
-    def mask_is_kept(self) -> bool:
-        return self._terminated or (self._rows is not None and self._path[-1] in self._rows)
+    def kept_mask(self) -> MaskRow | None:
+        return None if self._rows is None or self._terminated else self._rows.get(self._path[-1])
 
     def _compute_mask(self, row: MaskRow) -> None:
         engine = self._engine()
@@ -97,20 +99,45 @@ class LlgMatcher:
     def accept(self, token_id: int) -> bool:
         if self._terminated:
             return True
-        place = self._place()
-        if token_id in self._grammar.vocabulary.eos_ids:
-            self._terminated = place.may_end
-            return self._terminated
-        after = self._after(place, token_id)
-        if after is None or not self._allows(place, token_id):
-            return False
+        after = self._after_allowed(token_id)
+        if after is None:
+            place = self._place()
+            if token_id in self._grammar.vocabulary.eos_ids:
+                self._terminated = place.may_end
+                return self._terminated
+            after = self._after(place, token_id)
+            if after is None or not self._allows(place, token_id):
+                return False
+            if self._rows is not None and self._states is not None:
+                self._states.allow(place, self._alike(place, token_id), after)
+        self._go(token_id, after)
+        return True
+
+    def _after_allowed(self, token_id: int) -> State[Any] | None:
+        """The place after a token that is known to be allowed; None if that is not known."""
+        if self._states is None or self._terminated:
+            return None
+        place = self._path[-1]
+        return self._states.after_allowed(place, self._alike(place, token_id))
+
+    def _alike(self, place: State[Any], token_id: int) -> int:
+        """The same for tokens that, from a place, lead to the same one and are allowed or not together."""
+        length = self._lengths[token_id] if place.most_counted else 0
+        return -min(length, place.most_counted) or token_id
+
+    def _go(self, token_id: int, after: State[Any]) -> None:
+        """Take a token that is allowed."""
         self._tokens.append(token_id)
         self._path.append(after)
         if len(self._tokens) - self._fed >= _MOST_BEHIND:
             self._engine()
-        return True
 
     def accept_within(self, token_id: int, budget: int) -> int | None:
+        after = self._after_allowed(token_id)
+        if after is not None and (after.size <= budget or (after.left is not None and after.left <= budget)):
+            # What mostly happens, in as little time as it can.
+            self._go(token_id, after)
+            return token_id
         if not self.accept(token_id):
             return None
         if self._states is None or self._terminated or self._ends_within(self._path[-1], budget):

@@ -165,6 +165,9 @@ class RecursiveTracker:
     def forbid(self, row: MaskRow, point: StackPoint | LostPoint) -> None:
         pass
 
+    def most_counted(self, point: StackPoint | LostPoint) -> int:
+        return 0
+
     def _most(self, stack: Stack) -> float:
         assert isinstance(stack.top, Regex)
         return (stack.top.floor + stack.size + 1) * 4 if stack.top.pure else math.inf

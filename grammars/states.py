@@ -18,17 +18,22 @@ P = TypeVar("P")
 
 _MOST_STATES = 1024
 _MOST_STEPS = 8192
-STATES_BYTES = 1 << 20
-"""Memory of as many states and steps, estimated."""
+STATES_BYTES = 1 << 21
+"""Memory of as many states, steps and allowed tokens, estimated."""
 
 
 class State(Generic[P]):
     """A place; equal places are one object for as long as they are remembered."""
 
-    __slots__ = ("forced", "is_explored", "left", "may_end", "must_end", "onward", "point", "size")
+    __slots__ = (
+        *("forced", "is_explored", "left", "may_end", "most_counted"),
+        *("must_end", "onward", "point", "size"),
+    )
 
-    def __init__(self, point: P, size: float) -> None:
+    def __init__(self, point: P, size: float, *, most_counted: int = 0) -> None:
         self.point = point
+        self.most_counted = most_counted
+        """As `Tracker.most_counted`."""
         self.size = size
         """Bytes of a shortest end; infinite when that must be looked for."""
         self.is_explored = False
@@ -79,6 +84,7 @@ class States(Generic[P]):
         self._tracker = tracker
         self._known: dict[P, State[P]] = {}
         self._steps: dict[tuple[State[P], bytes], State[P]] = {}
+        self._allowed: dict[tuple[State[P], int], State[P]] = {}
         self._most = _MOST_STATES
         self.start = self._state(tracker.start)
 
@@ -100,6 +106,20 @@ class States(Generic[P]):
         self._steps[state, data] = after
         return after
 
+    def after_allowed(self, state: State[P], alike: int) -> State[P] | None:
+        """The state after tokens that are known to be allowed; None if that is not known.
+
+        Args:
+            alike: stands for tokens that are allowed or not together, and have one state after them.
+        """
+        return self._allowed.get((state, alike))
+
+    def allow(self, state: State[P], alike: int, after: State[P]) -> None:
+        """Note that tokens are allowed, and the state after them."""
+        if len(self._allowed) >= _MOST_STEPS:
+            self._allowed.clear()
+        self._allowed[state, alike] = after
+
     def close(self, state: State[P]) -> bytes:
         """As `Tracker.close`."""
         return self._tracker.close(state.point)
@@ -114,13 +134,15 @@ class States(Generic[P]):
             # Those in use live on in their matchers.
             if len(self._known) >= self._most:
                 self.forget()
-            known = self._known[point] = State(point, self._tracker.size(point))
+            size, most_counted = self._tracker.size(point), self._tracker.most_counted(point)
+            known = self._known[point] = State(point, size, most_counted=most_counted)
         return known
 
     def forget(self) -> None:
         """Let go of all places but those on the way from the start, which others join."""
         self._known.clear()
         self._steps.clear()
+        self._allowed.clear()
         state = self.start
         while state.onward is not None:
             state = state.onward.state

@@ -168,9 +168,8 @@ class ThoughtMatcher:
                 self._answer.fill_mask(row)
                 allow(row, self._besides())
 
-    @property
-    def mask_is_kept(self) -> bool:
-        return self._place.at is _At.ANSWER and self._answer.mask_is_kept
+    def kept_mask(self) -> MaskRow | None:
+        return self._answer.kept_mask() if self._place.at is _At.ANSWER else None
 
     def _besides(self) -> list[int]:
         """What may come where the answer may begin."""

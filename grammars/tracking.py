@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from grammars.base import MaskRow
-from grammars.regular.ast import ANYTHING, NOTHING, Regex
+from grammars.regular.ast import ANYTHING, NOTHING, Regex, Repeat, is_free
 from grammars.regular.derivative import derive_text
 from grammars.regular.questions import TooManyStatesError, shortest, words
 from grammars.repeats import Repeats
 from grammars.schema.closing import Closer, NoCloseError
-from grammars.schema.points import Mode, OffGrammarError, Point, RepeatedError
+from grammars.schema.points import Language, Mode, OffGrammarError, Point, RepeatedError
 from grammars.schema.reader import Reader
 from grammars.schema.tables import Tables
 from grammars.vocab import Vocabulary
@@ -50,6 +50,14 @@ class Tracker(Protocol[P]):
 
     def forbid(self, row: MaskRow, point: P) -> None:
         """Clear the bits of tokens that the grammar allows, but not after what came before."""
+        ...
+
+    def most_counted(self, point: P) -> int:
+        """Where of plain text nothing but its length matters: up to how many characters it does; else 0.
+
+        Tokens of so many characters or more lead to the same point, and are allowed or not together; as are
+        those of one length (`Vocabulary.plain_lengths`).
+        """
         ...
 
 
@@ -92,6 +100,12 @@ class JsonTracker:
     def forbid(self, row: MaskRow, point: Point) -> None:
         if self._may_repeat:
             self._repeats.forbid(row, point)
+
+    def most_counted(self, point: Point) -> int:
+        if point.mode != Mode.QUOTED or point.rest or self._compares:
+            return 0
+        counted = [_most_counted(language) for language, _ in point.texts]
+        return max(counted) if all(counted) else 0
 
 
 def without_text(point: Point) -> Point:
@@ -157,3 +171,13 @@ class RegexTracker:
 
     def forbid(self, row: MaskRow, point: TextPoint) -> None:
         pass
+
+    def most_counted(self, point: TextPoint) -> int:
+        return 0 if point.rest else _most_counted(point.left)
+
+
+def _most_counted(language: Language) -> int:
+    """As `Tracker.most_counted`, of text that is of one language."""
+    if not isinstance(language, Repeat) or not is_free(language):
+        return 0
+    return max(1, language.low) if language.high is None else language.high + 1

@@ -55,7 +55,15 @@ class Vocabulary:
     @cached_property
     def plain(self) -> frozenset[bytes]:
         """The bytes of tokens that are whole characters and, in a JSON string, stand for themselves."""
-        return frozenset(text for text in self.token_bytes if _is_plain(text))
+        return frozenset(text for text in self.token_bytes if _plain_length(text))
+
+    @cached_property
+    def plain_lengths(self) -> bytes:
+        """The characters of each token that is such text; 0 for all others."""
+        barred = self.special_ids | self.eos_ids
+        texts = (b"" if i in barred else text for i, text in enumerate(self.token_bytes))
+        lengths = bytes(length if length < 256 else 0 for length in map(_plain_length, texts))
+        return lengths.ljust(self.width, b"\0")
 
     @cached_property
     def tokenizer(self) -> LLTokenizer:
@@ -122,11 +130,13 @@ class Spellings:
         return self._ids[start:end]
 
 
-def _is_plain(text: bytes) -> bool:
+def _plain_length(data: bytes) -> int:
+    """Characters of a text that stands for itself in a JSON string; 0 of what is none."""
     try:
-        return not _NOT_PLAIN.search(text.decode())
+        text = data.decode()
     except UnicodeDecodeError:
-        return False
+        return 0
+    return 0 if _NOT_PLAIN.search(text) else len(text)
 
 
 _NOT_PLAIN = re.compile(r'["\\\x00-\x1f]')

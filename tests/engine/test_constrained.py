@@ -165,6 +165,7 @@ class Watched:
             return accept(token_id, budget)
 
         for name, value in (
+            ("kept_mask", lambda: None),
             ("fill_mask", fill_mask),
             ("accept_within", accept_within),
             ("forced_tokens", list),
@@ -246,7 +247,10 @@ class RefusingMatcher:
     """Allows every token in its mask and then accepts none."""
 
     num_tokens = 0
-    is_complete = is_exhausted = is_terminated = mask_is_kept = False
+    is_complete = is_exhausted = is_terminated = False
+
+    def kept_mask(self) -> None:
+        return None
 
     def fill_mask(self, row: MaskRow) -> None:
         row[:] = -1

@@ -94,7 +94,7 @@ class FaultyGrammar:
 
     width = 272
     min_tokens = None
-    is_complete = is_exhausted = is_terminated = mask_is_kept = False
+    is_complete = is_exhausted = is_terminated = False
 
     def __init__(self, *, accepts: Callable[[], bool], fills: Callable[[], None]) -> None:
         self.num_tokens = 0
@@ -103,6 +103,9 @@ class FaultyGrammar:
 
     def matcher(self) -> FaultyGrammar:
         return self
+
+    def kept_mask(self) -> None:
+        return None
 
     def fill_mask(self, row: MaskRow) -> None:
         row[:8] = -1

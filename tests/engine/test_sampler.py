@@ -71,7 +71,7 @@ def resolved(rows: list[int], allowed: npt.NDArray[np.bool_]) -> Future[Masks | 
     padded = np.pad(allowed, ((0, 0), (0, width - allowed.shape[1])))
     bits = np.packbits(padded, axis=1, bitorder="little").view("<i4")
     future: Future[Masks | None] = Future()
-    future.set_result(Masks(rows=np.array(rows, np.int64), bits=bits))
+    future.set_result(Masks(rows=np.array(rows, np.int64), bits=list(bits)))
     return future
 
 

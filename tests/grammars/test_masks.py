@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grammars.base import GrammarError
+from grammars.base import GrammarError, MaskRow
 from grammars.llg import LlgGrammar
+from grammars.llg_matcher import LlgMatcher
 from grammars.lower import lower
 from grammars.rows import RowCache
 from grammars.spec import Constraint, JsonOptions
@@ -56,6 +57,8 @@ def _walk(constraint: Constraint, vocabulary: Vocabulary, rng: random.Random, *,
             assert kept.forced_tokens() == engine.compute_ff_tokens()
             assert kept.is_complete == engine.is_accepting()
             assert kept.is_exhausted == (engine.is_accepting() and engine.is_stopped())
+            assert kept._path[-1].point == computed._path[-1].point
+            _check_alike(kept, row, vocabulary)
             met += rows.nbytes == before
             legal = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
             short = min(rng.choices(legal, k=6), key=lambda token: len(_text(vocabulary, token)))
@@ -65,6 +68,16 @@ def _walk(constraint: Constraint, vocabulary: Vocabulary, rng: random.Random, *,
             if computed.is_exhausted:
                 break
     return met
+
+
+def _check_alike(matcher: LlgMatcher, row: MaskRow, vocabulary: Vocabulary) -> None:
+    """Tokens that are taken to be alike are allowed or not together."""
+    place = matcher._path[-1]
+    if place.most_counted:
+        bits = np.unpackbits(row.view(np.uint8), count=vocabulary.width, bitorder="little")
+        lengths = np.minimum(np.frombuffer(vocabulary.plain_lengths, np.uint8), place.most_counted)
+        for length in range(1, lengths.max() + 1):
+            assert len(np.unique(bits[lengths == length])) <= 1, (place.point, length)
 
 
 def _text(vocabulary: Vocabulary, token: int) -> bytes:
@@ -92,19 +105,15 @@ def test_so_it_does_under_other_constraints(constraint: Constraint, vocabulary: 
 def test_rows_are_bounded_and_the_least_recently_used_goes_first() -> None:
     cache = RowCache(max_bytes=3 * 16)
     keys = [object() for _ in range(4)]
-    row = np.zeros(4, np.int32)
     for number, key in enumerate(keys[:3]):
         cache.put(key, np.full(4, number, np.int32))
     assert cache.nbytes == 48
-    assert cache.copy_to(row, keys[0])
-    assert row.tolist() == [0] * 4
+    assert _kept(cache, keys[0]) == [0] * 4
     cache.put(keys[3], np.full(4, 3, np.int32))
     assert cache.nbytes == 48
-    assert not cache.copy_to(row, keys[1])
-    assert row.tolist() == [0] * 4
-    assert [cache.copy_to(row, key) for key in keys] == [True, False, True, True]
+    assert [_kept(cache, key) for key in keys] == [[0] * 4, None, [2] * 4, [3] * 4]
     cache.put(keys[3], np.full(4, 7, np.int32))
-    assert (cache.nbytes, cache.copy_to(row, keys[3]), row.tolist()) == (48, True, [7] * 4)
+    assert (cache.nbytes, _kept(cache, keys[3])) == (48, [7] * 4)
 
 
 def test_a_kept_row_is_a_copy() -> None:
@@ -112,10 +121,12 @@ def test_a_kept_row_is_a_copy() -> None:
     row = np.full(4, 5, np.int32)
     cache.put("key", row)
     row[:] = 0
-    assert cache.copy_to(row, "key")
-    row[:] = 1
-    assert cache.copy_to(row, "key")
-    assert row.tolist() == [5] * 4
+    assert _kept(cache, "key") == [5] * 4
+
+
+def _kept(cache: RowCache, key: object) -> list[int] | None:
+    row = cache.get(key)
+    return None if row is None else row.tolist()
 
 
 class Counting(Tracker[int]):
@@ -138,6 +149,9 @@ class Counting(Tracker[int]):
 
     def forbid(self, row: Any, point: int) -> None:
         pass
+
+    def most_counted(self, point: int) -> int:
+        return 0
 
 
 def test_equal_places_are_one_and_are_asked_for_once() -> None:

@@ -110,7 +110,7 @@ def launch_model_step(architecture: str, spec: ModelSpec, *, head_norms: bool, d
     sampler = GpuSampler(spec.vocab_size)
     sampler._adjust(logits, batch.samples)
     words = -(-spec.vocab_size // 32)
-    masks = Masks(rows=np.arange(2), bits=np.zeros((2, words), np.int32))
+    masks = Masks(rows=np.arange(2), bits=[*np.zeros((2, words), np.int32)])
     chosen = sampler._choose(logits, batch.samples, masks)
     logprobs(logits, chosen, 5)
 

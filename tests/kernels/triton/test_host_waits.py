@@ -65,7 +65,7 @@ def batch_of(batch: Batch, *, masked: bool) -> Batch:
     rows = range(len(batch.context_lens))
     masks: Future[Masks | None] = Future()
     words = -(-SPEC.vocab_size // 32)
-    masks.set_result(Masks(rows=np.arange(1), bits=np.zeros((1, words), np.int32)) if masked else None)
+    masks.set_result(Masks(rows=np.arange(1), bits=[np.zeros(words, np.int32)]) if masked else None)
     return replace(
         batch,
         pending_at=np.arange(1),
