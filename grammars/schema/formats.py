@@ -55,8 +55,8 @@ def _label(size: int) -> str:
     return f"{_AN}(?:{_AN}|{_ANH}(?:{plain}|{hyphen}))?"
 
 
-def _host(label: Callable[[int], str]) -> str:
-    return f"(?:{label(63)}(?:\\.{label(63)}){{0,2}}|{label(30)}(?:\\.{label(30)}){{0,7}})"
+def _host(label: Callable[[int], str], dots: int = 0) -> str:
+    return f"(?:{label(63)}(?:\\.{label(63)}){{{dots},2}}|{label(30)}(?:\\.{label(30)}){{{dots},7}})"
 
 
 # Small letters and ideographs that are valid in any place (RFC 5892), do not combine, and are written from
@@ -108,7 +108,8 @@ def _uri_and_relative(more: str = "", more_in_query: str = "") -> tuple[str, str
     rootless = f"{pchar}+(?:/{pchar}*)*"
     no_colon = f"(?:[{unreserved}{_SUB}@]|{_PCT})+(?:/{pchar}*)*"
     return (
-        f"[A-Za-z][A-Za-z0-9+.-]*:(?:{network}|{absolute}|{rootless}|){query}",
+        # Not all readers take one without a path.
+        f"[A-Za-z][A-Za-z0-9+.-]*:(?:{network}|{absolute}|{rootless}){query}",
         f"(?:{network}|{absolute}|{no_colon}|){query}",
     )
 
@@ -117,8 +118,8 @@ _URI, _RELATIVE = _uri_and_relative()
 _IRI, _IRI_RELATIVE = _uri_and_relative(_UCS, _PRIVATE)
 
 _VARCHAR = f"(?:[A-Za-z0-9_]|{_PCT})"
-# Not all readers take a name that starts with an escape.
-_VARSPEC = f"[A-Za-z0-9_](?:\\.?{_VARCHAR})*(?::[1-9][0-9]{{0,3}}|\\*)?"
+# Not all readers take a name that starts with an escape, or has a dot, nor a length of four digits.
+_VARSPEC = f"[A-Za-z0-9_]{_VARCHAR}*(?::[1-9][0-9]{{0,2}}|\\*)?"
 _LITERALS = f"[\\x21\\x23\\x24\\x26-\\x3B\\x3D\\x3F-\\x5B\\x5D\\x5F\\x61-\\x7A\\x7E{_UCS}{_PRIVATE}]"
 _URI_TEMPLATE = f"(?:{_LITERALS}|{_PCT}|\\{{[+#./;?&]?{_VARSPEC}(?:,{_VARSPEC})*\\}})*"
 
@@ -138,11 +139,12 @@ _ATEXT = "A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-"
 def _email(more: str, most: int, host: str) -> str:
     """RFC 5321 with a dot-atom of at most 63 bytes before the @, which is what people have."""
     char = f"[{_ATEXT}{more}]"
-    return f"{char}(?:\\.?{char}){{0,{most - 1}}}@(?:{host}|\\[(?:{_IPV4}|IPv6:{_IPV6})\\])"
+    return f"{char}(?:\\.?{char}){{0,{most - 1}}}@{host}"
 
 
-_EMAIL = _email("", 32, _HOSTNAME)
-_IDN_EMAIL = f"(?:{_EMAIL}|{_email(_LETTERS, 16, _IDN_HOSTNAME)})"
+# Many readers want a dot in the host, and no address in its place.
+_EMAIL = _email("", 32, _host(_label, dots=1))
+_IDN_EMAIL = f"(?:{_EMAIL}|{_email(_LETTERS, 16, _host(_idn_label, dots=1))})"
 
 _PATTERNS = {
     "email": _EMAIL,
@@ -165,21 +167,22 @@ _PATTERNS = {
     "regex": f"\\^?{_RX_BODY}(?:\\|{_RX_BODY})*\\$?",
     "relative-json-pointer": f"(?:0|[1-9][0-9]{{0,8}})(?:#|{_POINTER})",
 }
-# Supersets of what some validator may take for the format, for the complement. Some look for an @ only.
+# Supersets of what some validator may take for the format, for the complement. Some look for an @ only; of
+# those for all scripts, some know nothing.
 _ANY = "[\\s\\S]*"
 _WIDER = {
     "time": "[0-9:.,+Zz\\-]*",
     "date-time": f"[0-9]{{4}}-{_ANY}[Tt _]{_ANY}",
     "duration": f"P{_ANY}",
     "uri": f"[^:]*:{_ANY}",
-    "iri": f"[^:]*:{_ANY}",
+    "iri": _ANY,
     "uri-reference": _ANY,
     "iri-reference": _ANY,
     "uri-template": _ANY,
     "hostname": "[0-9A-Za-z.\\-]*",
     "idn-hostname": _ANY,
     "email": f"{_ANY}@{_ANY}",
-    "idn-email": f"{_ANY}@{_ANY}",
+    "idn-email": _ANY,
     "regex": _ANY,
 }
 

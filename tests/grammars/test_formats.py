@@ -107,6 +107,9 @@ def test_every_letter_of_a_host_name_is_one_that_idna_takes() -> None:
         ("idn-hostname", "www.пример.example"),
         ("iri", "https://example.com/сведения?q=тест"),
         ("uri", "http://[v1.fe]/"),
+        ("uri", "mailto:a@b.c?d#e"),
+        ("uri", "file:///a"),
+        ("email", "te~st@example.com"),
         ("uri-template", "/ünïcode/{x%41*}"),
     ],
 )
@@ -119,9 +122,32 @@ def test_texts_that_belong_to_a_format(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        # Right by the letter, but refused by ajv or jsonschema.
+        ("email", "a@localhost"),
+        ("email", "a@[127.0.0.1]"),
+        ("idn-email", "ü@localhost"),
+        ("uri", "tag:"),
+        ("uri", "x:?y"),
+        ("iri", "tag:#z"),
+        ("uri-template", "{a.b}"),
+        ("uri-template", "{a:1000}"),
+    ],
+)
+def test_what_some_validator_refuses_is_neither_written_nor_outside(name: str, text: str) -> None:
+    known = format_language(name)
+    assert known is not None
+    assert not matches(known[0], text)
+    assert matches(known[1], text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
         ("email", '"x y"@example.com'),
         ("email", "line\n@\u2028"),
         ("idn-email", "line\n@"),
+        ("idn-email", "word"),
+        ("iri", "word"),
         ("time", "23:59:60Z"),
         ("date-time", "2016-12-31T23:59:60Z"),
         ("regex", "(?<year>\u2028)"),
