@@ -15,6 +15,7 @@ from contextlib import suppress
 from engine.batch import Runner
 from engine.config import Config
 from engine.detokenizer import Detokenizer
+from engine.dictation import Dictations
 from engine.errors import EngineStoppedError, InvalidRequestError
 from engine.history import History
 from engine.pace import Pace
@@ -91,6 +92,7 @@ class Engine:
             abandon=self._abandon,
         )
         self._ids = itertools.count()
+        self._dictations = Dictations()
         self._live: dict[int, Sequence] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -289,6 +291,7 @@ class Engine:
                 skip_special=params.skip_special_tokens,
             ),
             matcher=request.grammar.matcher() if request.grammar else None,
+            dictation=self._dictations.of(request.grammar) if request.grammar else None,
             delay_s=request.priority * self.config.priority_aging,
         )
 

@@ -6,9 +6,6 @@ from engine.request import Sequence
 from engine.stream import TokenLogprob, Update
 from grammars.thought import ThoughtMatcher
 
-_LATELY = 1 / 8
-"""Weight of the last token in `Sequence.dictated`."""
-
 
 def accept_token(
     sequence: Sequence, token_id: int, logprob: TokenLogprob | None, eos_ids: frozenset[int]
@@ -95,10 +92,10 @@ def append_forced_tokens(sequence: Sequence, update: Update, eos_ids: frozenset[
     They are run as one chunk instead of one step each. A sequence that wants log-probabilities gets
     none appended: only sampling gives those.
     """
-    if sequence.matcher is None:
+    if sequence.matcher is None or sequence.dictation is None:
         return
     forced = sequence.matcher.forced_tokens() if sequence.params.logprobs is None else []
-    sequence.dictated += _LATELY * (bool(forced) - sequence.dictated)
+    sequence.dictation.note(is_dictated=bool(forced))
     for token_id in forced:
         sequence.supersede_samples()
         if not sequence.matcher.accept(token_id):

@@ -22,6 +22,7 @@ from typing import Literal
 
 from engine.batch import Float32
 from engine.detokenizer import Detokenizer
+from engine.dictation import Dictation
 from engine.params import SamplingParams
 from engine.prefix_tree import Node
 from engine.stream import FinishReason, TokenLogprob, UpdateStream
@@ -83,13 +84,13 @@ class Sequence:
     num_prompt: int
     detokenizer: Detokenizer
     matcher: Matcher | None = None
+    dictation: Dictation | None = None
+    """Of its grammar; None without one."""
 
     pending: int = 0
     """How many tokens after `tokens` are sampled but unread."""
     superseded: int = 0
     """How many samples in flight are to be thrown away, because the grammar dictated those tokens."""
-    dictated: float = 1.0
-    """How often, of late, its grammar dictated what comes after a sampled token (0 to 1)."""
     computed: int = 0
     scheduled: int = 0
     pages: list[int] = field(default_factory=list)

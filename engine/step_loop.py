@@ -213,9 +213,8 @@ class StepLoop:
         grammars and that share of samples would be lost, it is worth more than the overlap.
         """
         running = self._scheduler.running.values()
-        if not running or any(sequence.matcher is None for sequence in running):
-            return False
-        return sum(sequence.dictated for sequence in running) >= _OVERLAP * len(running)
+        shares = [sequence.dictation.share for sequence in running if sequence.dictation is not None]
+        return bool(shares) and len(shares) == len(running) and sum(shares) >= _OVERLAP * len(shares)
 
     async def _land(self, step: _Step) -> None:
         """Wait for a step and give its tokens out."""

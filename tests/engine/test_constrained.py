@@ -99,6 +99,14 @@ async def test_a_step_is_read_first_where_much_is_dictated(
         runner.resume()
         for request in requests:
             await collect(request)
+        # What comes next under the grammar starts as these went on.
+        runner.pause()
+        request = submit(engine, grammar, "later", max_tokens=300)
+        runner.allow(2)
+        await until(lambda: request.completion_tokens > 0)
+        assert engine._loop._pays_to_read_first() is pays
+        runner.resume()
+        await collect(request)
 
 
 async def test_each_row_sees_its_own_mask_while_others_come_and_go() -> None:
