@@ -3,7 +3,7 @@
 receive timeout   from a request's first byte (or the connection's beginning) to the end of its headers,
                   and again from there to the end of its body: one who sends a byte now and then, too
 write timeout     for the client to take what was written: one who stopped reading is dropped, which its
-                  request learns as a disconnect, so its pages are free at once
+                  request learns as a disconnect, so its pages are free at once; see `app.unread`, too
 head size         bytes of request line and headers, the trailers of a body in chunks included; and of
                   whatever else comes without being a piece of a body
 pipeline          requests that are sent before earlier ones were answered; while they wait, nothing more is
@@ -27,6 +27,7 @@ from typing import Any
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from app.request_info import RequestInfo
 from engine.config import Config
 
 _log = logging.getLogger("radish.app")
@@ -92,7 +93,7 @@ class Connection(HttpToolsProtocol):
         if self._unparsed > _MAX_HEAD:
             self._refuse_head()
         elif len(self.pipeline) > _MAX_PIPELINE:
-            self._drop(f"sent more than {_MAX_PIPELINE} requests before their answers")
+            self.drop(f"sent more than {_MAX_PIPELINE} requests before their answers")
 
     def _parse(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -189,9 +190,16 @@ class Connection(HttpToolsProtocol):
         self.transport.write(_HEAD_TOO_LARGE)
         self.transport.close()
 
+    @property
+    def unread(self) -> int:
+        """Bytes of answers that wait for the client to read, estimated."""
+        size = self.transport.get_write_buffer_size()
+        info = self._unanswered[0].scope.get("radish") if self._unanswered else None
+        return size + (info.unread if isinstance(info, RequestInfo) else 0)
+
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._writing = self.loop.call_later(self.write_timeout_s, self._drop, "did not read in time")
+        self._writing = self.loop.call_later(self.write_timeout_s, self.drop, "did not read in time")
 
     def resume_writing(self) -> None:
         self._end_writing()
@@ -202,7 +210,7 @@ class Connection(HttpToolsProtocol):
         if self.pipeline:
             return
         self._receiving = self.loop.call_later(
-            self.receive_timeout_s, self._drop, "did not send its request in time"
+            self.receive_timeout_s, self.drop, "did not send its request in time"
         )
 
     def _end_receiving(self) -> None:
@@ -215,7 +223,8 @@ class Connection(HttpToolsProtocol):
             self._writing.cancel()
             self._writing = None
 
-    def _drop(self, why: str) -> None:
+    def drop(self, why: str) -> None:
+        """Close the connection at once, which its request learns as a disconnect."""
         _log.warning("dropped a client that %s", why)
         # Closing would wait for it to take what is written.
         self.transport.abort()

@@ -72,6 +72,7 @@ class GenerateEndpoint:
         with generation:
             if exchange.stream:
                 async with EventStream(send, heartbeat_s=state.config.heartbeat) as events:
+                    request.scope["radish"].events = events
                     if not await tell(exchange, events):
                         request.scope[HANG_UP]()
                 return

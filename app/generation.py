@@ -105,6 +105,11 @@ class Generation:
         """One for each prompt."""
         return self._requests
 
+    @property
+    def unread(self) -> int:
+        """Bytes of output that nobody has taken yet, estimated."""
+        return sum(request.stream.nbytes for request in self._requests)
+
     def abort(self) -> None:
         for request in self._requests:
             self._engine.abort(request)

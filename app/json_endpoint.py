@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.disconnect import run_while_connected
+from app.request_info import RequestInfo
 from app.state import AppState
 
 _PIECE = 1 << 18
@@ -46,6 +47,8 @@ class _PieceByPiece(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         body = memoryview(self.body)
+        info: RequestInfo = scope["radish"]
+        info.unsent = len(body)
         for at in range(0, len(body), _PIECE):
             more = at + _PIECE < len(body)
             await send(

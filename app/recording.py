@@ -26,7 +26,8 @@ class Recording:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._events: deque[bytes] = deque()
-        self._size = 0
+        self.nbytes = 0
+        """Of the events that are kept."""
         self._last = 0
         """Number of the newest event."""
         self._read = 0
@@ -41,10 +42,10 @@ class Recording:
         for event in events:
             self._last += 1
             self._events.append(b"id: %d\n%b" % (self._last, event))
-            self._size += len(self._events[-1]) + _OVERHEAD
+            self.nbytes += len(self._events[-1]) + _OVERHEAD
         self._changed.set()
         self._trim()
-        while self._waits and self._size > self._limit:
+        while self._waits and self.nbytes > self._limit:
             await self._next_change()
             self._trim()
 
@@ -102,8 +103,8 @@ class Recording:
 
     def _trim(self) -> None:
         """Forget the oldest of the events that were read, until the rest is within the limit."""
-        while self._size > self._limit and (not self._waits or self._last - len(self._events) < self._read):
-            self._size -= len(self._events.popleft()) + _OVERHEAD
+        while self.nbytes > self._limit and (not self._waits or self._last - len(self._events) < self._read):
+            self.nbytes -= len(self._events.popleft()) + _OVERHEAD
 
     async def _next_change(self) -> None:
         self._changed.clear()

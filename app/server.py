@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import uvicorn
@@ -23,7 +23,7 @@ from app.anthropic_api import count_tokens, create_message
 from app.anthropic_wire import error_body
 from app.chat import create_chat_completion
 from app.completions import create_completion
-from app.connection import connection_class
+from app.connection import Connection, connection_class
 from app.embeddings import create_embeddings
 from app.endpoint import GenerateEndpoint
 from app.errors import ApiError
@@ -41,8 +41,10 @@ from app.responses import ResponseEndpoint, ResponsesEndpoint, cancel_response, 
 from app.schema_check import check_schema
 from app.score import create_score
 from app.state import AppState
+from app.stream_store import StreamStore
 from app.streams_api import StreamEndpoint, delete_stream
 from app.tokens_api import detokenize, show_version, tokenize, tokenizer_info
+from app.unread import MOST_UNREAD, bound_unread
 from engine.config import Config
 from engine.engine import Engine
 
@@ -55,6 +57,8 @@ _UNSENT = 128 * 1024
 that does not read would not be noticed for long, and many of them would hold much memory."""
 _FLUSH_S = 5
 """After draining: how long finished answers may take to reach slow clients."""
+_TICKS = 10
+"""Of uvicorn, a tenth of a second each, from one look at what is unread to the next."""
 
 
 def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = None) -> Starlette:
@@ -255,10 +259,21 @@ class HTTPServer(uvicorn.Server):
             )
         )
         self._on_started = on_started
+        self._streams: StreamStore = app.state.radish.streams
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_started()
+
+    @property
+    def connections(self) -> set[Connection]:
+        """All that are open."""
+        return cast("set[Connection]", self.server_state.connections)
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS == 0:
+            bound_unread(self.connections, self._streams, MOST_UNREAD)
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

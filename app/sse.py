@@ -43,7 +43,8 @@ class EventStream:
         self._heartbeat_s = heartbeat_s
         self._loop = asyncio.get_running_loop()
         self._last_write = self._loop.time()
-        self._is_writing = False
+        self.unsent = 0
+        """Bytes of events that wait for the client to take what was sent before."""
 
     async def __aenter__(self) -> Self:
         await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
@@ -60,11 +61,12 @@ class EventStream:
 
     async def write(self, *events: bytes) -> None:
         """Send complete events at once; waits while the client does not take what was sent before."""
-        self._is_writing = True
+        body = b"".join(events)
+        self.unsent = len(body)
         try:
-            await self._send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
         finally:
-            self._is_writing = False
+            self.unsent = 0
             self._last_write = self._loop.time()
 
     async def _beat(self) -> None:
@@ -72,7 +74,7 @@ class EventStream:
             silence = self._loop.time() - self._last_write
             if silence < self._heartbeat_s:
                 await asyncio.sleep(self._heartbeat_s - silence)
-            elif self._is_writing:
+            elif self.unsent:
                 await asyncio.sleep(self._heartbeat_s)
             else:
                 await self.write(_HEARTBEAT)

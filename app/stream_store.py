@@ -104,6 +104,11 @@ class StreamStore:
             stream.expiry.cancel()
         self._streams.pop(stream.id, None)
 
+    def unread(self) -> list[tuple[int, Stream]]:
+        """How many bytes of each stream are kept or wait for a reader, estimated."""
+        streams = self._streams.values()
+        return [(stream.generation.unread + stream.recording.nbytes, stream) for stream in streams]
+
     def close(self) -> None:
         for stream in list(self._streams.values()):
             self.forget(stream)

@@ -14,6 +14,9 @@ import msgspec
 
 FinishReason = Literal["stop", "length", "abort", "error", "timeout"]
 
+_TOKEN_BYTES, _LOGPROB_BYTES, _TOP_BYTES = 36, 104, 120
+"""Of an id in a list, of the log-probability of a token, and of each likely token beside it."""
+
 
 class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     """Natural log-probabilities at one sampled position, before temperature and truncation."""
@@ -39,6 +42,16 @@ class Update(msgspec.Struct):
     error: str | None = None
     """What went wrong when `finish_reason` is "error" or "timeout"."""
 
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes, estimated."""
+        top = len(self.logprobs[-1].top) if self.logprobs else 0
+        return (
+            len(self.text)
+            + _TOKEN_BYTES * len(self.token_ids)
+            + (_LOGPROB_BYTES + _TOP_BYTES * top) * len(self.logprobs)
+        )
+
     def merge(self, later: Update) -> None:
         """Append `later`, an update of the same choice."""
         self.text += later.text
@@ -61,6 +74,11 @@ class UpdateStream:
         self._buffered: dict[int, Update] = {}
         self._awaited: asyncio.Future[None] | None = None
         """Done when the consumer need no longer wait; None while it does not."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of what was not taken yet, estimated."""
+        return sum(update.nbytes for update in self._buffered.values())
 
     def put(self, update: Update) -> None:
         """Add an update; never blocks. To be called on the event loop's thread."""
