@@ -63,6 +63,8 @@ class _ChoiceState:
     splitter: Splitter
     json: JsonEventReader | None
     """Reads its text where complete values are to be told."""
+    content: ChatChunk | None
+    """Says a piece of content, over and over, where nothing else is told with it: most chunks are such."""
     call_json: JsonEventReader | None = None
     """Reads the arguments of the call that is being written, likewise."""
     logprobs: JsonList[ChatLogprob] = field(default_factory=JsonList)
@@ -97,7 +99,13 @@ class ChatReply:
         self._prompt = prompt
         self._timings = timings
         self._json_events = json_events
-        self._choices = [_ChoiceState(splitter(), json_events.text_reader()) for _ in range(num_choices)]
+        self._choices = [self._begin(index, splitter()) for index in range(num_choices)]
+
+    def _begin(self, index: int, splitter: Splitter) -> _ChoiceState:
+        json = self._json_events.text_reader()
+        tells_more = json or self._tokenizer or self._prompt.show_ids
+        content = None if tells_more else self._chunk(UNSET, ChunkChoice(index=index, delta=Delta()))
+        return _ChoiceState(splitter, json, content)
 
     async def write_logprobs(self, updates: Sequence[Update]) -> None:
         """To be called with updates before they are told, where log-probabilities are."""
@@ -117,10 +125,19 @@ class ChatReply:
             yield chunk
 
     def chunks(self, update: Update, usage: ChunkUsage) -> Iterable[ChatChunk]:
-        """New content, then, once the choice ended, a chunk of its own that says why."""
+        """New content, then, once the choice ended, a chunk of its own that says why.
+
+        A chunk of content is as it is only until the next one is asked for.
+        """
         choice = self._choices[update.index]
-        choice.token_ids += update.token_ids
+        if self._prompt.show_ids:
+            choice.token_ids += update.token_ids
         for piece in pieces_of(choice.splitter, update):
+            if choice.content is not None and type(piece) is Content:
+                choice.content.choices[0].delta.content = piece.text
+                choice.content.usage = usage
+                yield choice.content
+                continue
             yield self._chunk(
                 usage,
                 ChunkChoice(

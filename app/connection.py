@@ -12,8 +12,9 @@ shutdown          a request whose body has not come by then is refused, for nobo
 
 Trailers are read and dropped: what the headers decided stays decided. A request that asks for another
 protocol is answered in this one (RFC 9110, section 7.8), with its body, which the parser would leave to that
-protocol: Java's client asks for HTTP/2 with every first request. A response may ask in its scope, by
-calling `HANG_UP`, that the connection closes after it.
+protocol: Java's client asks for HTTP/2 with every first request. A response finds in its scope `HANG_UP`, to
+be called so that the connection closes after it, and `WRITE_BODY`, which sends a piece of a body that was
+begun in chunks, without waiting, and tells whether the client keeps up.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from engine.config import Config
 _log = logging.getLogger("radish.app")
 
 HANG_UP = "radish.hang_up"
+WRITE_BODY = "radish.write_body"
 
 _MAX_HEAD = 64 * 1024
 _AROUND_HEADER = len(b": \r\n")
@@ -148,6 +150,7 @@ class Connection(HttpToolsProtocol):
         self._unanswered.append(self.cycle)
         self._await_more()
         # Not read off the connection later: by then it may have begun to read another request.
+        self.scope[WRITE_BODY] = partial(_write_body, self.cycle)  # type: ignore[literal-required]  # of ours
         self.scope[HANG_UP] = partial(setattr, self.cycle, "keep_alive", False)  # type: ignore[literal-required]  # of ours
 
     def on_body(self, body: bytes) -> None:
@@ -228,6 +231,14 @@ class Connection(HttpToolsProtocol):
         _log.warning("dropped a client that %s", why)
         # Closing would wait for it to take what is written.
         self.transport.abort()
+
+
+def _write_body(cycle: RequestResponseCycle, data: bytes) -> bool:
+    """Past the middleware, which has nothing to do with pieces of a body."""
+    if cycle.disconnected:
+        return False
+    cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+    return not cycle.flow.write_paused
 
 
 def connection_class(config: Config) -> type[Connection]:

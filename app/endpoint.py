@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from app.caller import read_deadlines
-from app.connection import HANG_UP
+from app.connection import HANG_UP, WRITE_BODY
 from app.disconnect import run_while_connected
 from app.errors import ApiError, server_error
 from app.generation import Generation
@@ -71,9 +71,12 @@ class GenerateEndpoint:
         generation = exchange.generation
         with generation:
             if exchange.stream:
-                async with EventStream(send, heartbeat_s=state.config.heartbeat) as events:
+                write_body = request.scope.get(WRITE_BODY)
+                heartbeat_s = state.config.heartbeat
+                async with EventStream(send, heartbeat_s=heartbeat_s, write_body=write_body) as events:
                     request.scope["radish"].events = events
-                    if not await tell(exchange, events):
+                    at_once = events.write_at_once if events.writes_at_once else None
+                    if not await tell(exchange, events, at_once):
                         request.scope[HANG_UP]()
                 return
             updates = await whole_updates(generation)
@@ -104,11 +107,15 @@ class Sink(Protocol):
     async def write(self, *events: bytes) -> None: ...
 
 
-async def tell(exchange: Exchange, sink: Sink) -> bool:
-    """Tell the whole answer as events; a failure by one event at the end, and by False."""
+async def tell(exchange: Exchange, sink: Sink, write_at_once: Callable[..., bool] | None = None) -> bool:
+    """Tell the whole answer as events; a failure by one event at the end, and by False.
+
+    Args:
+        write_at_once: as the sink's `write`, without waiting; False once it has to be waited for.
+    """
     wire, is_whole = exchange.wire, False
     try:
-        await _tell_chunks(exchange, sink)
+        await _tell_chunks(exchange, sink, write_at_once)
         is_whole = True
     except ApiError as error:
         await sink.write(*wire.failure(error))
@@ -120,20 +127,25 @@ async def tell(exchange: Exchange, sink: Sink) -> bool:
     return is_whole
 
 
-async def _tell_chunks(exchange: Exchange, sink: Sink) -> None:
+async def _tell_chunks(exchange: Exchange, sink: Sink, write_at_once: Callable[..., bool] | None) -> None:
     generation, reply, frame = exchange.generation, exchange.reply, exchange.wire.frame
     opening = [*map(frame, reply.opening(exchange.chunk_usage()))]
     if opening:
         await sink.write(*opening)
+
+    def news_of(updates: list[Update]) -> list[bytes]:
+        """All choices' news of one step, for one write."""
+        usage = exchange.chunk_usage()
+        return [frame(chunk) for update in updates for chunk in reply.chunks(update, usage)]
+
     async with aclosing(generation.updates()) as stream:
         async for updates in stream:
             if exchange.prepare is not None:
                 await exchange.prepare(updates)
-            usage = exchange.chunk_usage()
-            # All choices' news of one step in one write.
-            news = [frame(chunk) for update in updates for chunk in reply.chunks(update, usage)]
-            if news:
+            if news := news_of(updates):
                 await sink.write(*news)
+            if write_at_once is not None and exchange.prepare is None:
+                await generation.pass_on(lambda updates: write_at_once(*news_of(updates)))
     if exchange.options.include_usage or exchange.timings:
         usage = generation.usage() if exchange.options.include_usage else exchange.chunk_usage()
         closing = [*map(frame, reply.closing(usage))]

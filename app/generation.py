@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -143,13 +143,48 @@ class Generation:
         """
         stream = self._requests[0].stream if len(self._requests) == 1 else self._merged()
         async for updates in stream:
-            for update in updates:
-                if update.finish_reason is not None:
-                    self._check(update)
+            self._check(updates)
             yield updates
 
-    def _check(self, ended: Update) -> None:
-        """Raise what says that a choice ended before its time."""
+    async def pass_on(self, tell: Callable[[list[Update]], bool]) -> None:
+        """Have updates told as they come, without a switch to this task for each, until `tell` gives False or
+        every choice has finished. Not for several prompts: nothing is told of them this way.
+
+        Raises:
+            ApiError: as for `updates`.
+        """
+        if len(self._requests) > 1:
+            return
+        stream = self._requests[0].stream
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        failure: Exception | None = None
+
+        def take() -> None:
+            nonlocal failure
+            if over.done():
+                return
+            try:
+                updates = stream.take()
+                self._check(updates)
+                goes_on = tell(updates)
+            except Exception as error:  # noqa: BLE001  whatever it is, it is the task's
+                failure, goes_on = error, False
+            if stream.is_over or not goes_on:
+                over.set_result(None)
+
+        take()
+        with stream.listening(take):
+            await over
+        if failure is not None:
+            raise failure
+
+    def _check(self, updates: list[Update]) -> None:
+        """Raise what says that a choice ended before its time, if one did."""
+        for update in updates:
+            if update.finish_reason is not None:
+                self._check_end(update)
+
+    def _check_end(self, ended: Update) -> None:
         if ended.finish_reason == "error":
             raise server_error(f"The generation failed: {ended.error}.")
         if ended.finish_reason == "timeout":

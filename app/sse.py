@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -35,11 +36,20 @@ class EventStream:
     Args:
         heartbeat_s: silence after which a comment is sent, so that nobody on the way gives up.
         location: where the same stream can be had again.
+        write_body: writes a piece of the body without waiting, and tells whether the client keeps up.
     """
 
-    def __init__(self, send: Send, *, heartbeat_s: float, location: str | None = None) -> None:
+    def __init__(
+        self,
+        send: Send,
+        *,
+        heartbeat_s: float,
+        location: str | None = None,
+        write_body: Callable[[bytes], bool] | None = None,
+    ) -> None:
         self._headers = [*_HEADERS, (b"content-location", location.encode())] if location else _HEADERS
         self._send = send
+        self._write_body = write_body
         self._heartbeat_s = heartbeat_s
         self._loop = asyncio.get_running_loop()
         self._last_write = self._loop.time()
@@ -58,6 +68,19 @@ class EventStream:
         await asyncio.wait((self._heart,))
         if error is None:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    @property
+    def writes_at_once(self) -> bool:
+        """Whether there is a way to send without waiting."""
+        return self._write_body is not None
+
+    def write_at_once(self, *events: bytes) -> bool:
+        """Send complete events, if any, without waiting; returns whether the client keeps up with them."""
+        assert self._write_body is not None
+        if not events:
+            return True
+        self._last_write = self._loop.time()
+        return self._write_body(b"".join(events))
 
     async def write(self, *events: bytes) -> None:
         """Send complete events at once; waits while the client does not take what was sent before."""

@@ -8,7 +8,6 @@ arguments of a call join to exactly the JSON the model wrote.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
@@ -59,11 +58,10 @@ class Splitter(Protocol):
         ...
 
 
-def pieces_of(splitter: Splitter, update: Update) -> Iterator[Piece]:
+def pieces_of(splitter: Splitter, update: Update) -> list[Piece]:
     """What a choice's new output is, and what was held back once it has ended."""
-    yield from splitter.feed(update.text)
-    if update.finish_reason is not None:
-        yield from splitter.finish()
+    pieces = splitter.feed(update.text)
+    return pieces if update.finish_reason is None else [*pieces, *splitter.finish()]
 
 
 class PlainText:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.batch import Batch, Int32, Masks, SampleRow
+from engine.batch import Batch, Int32, Int64, Masks, SampleRow
 from engine.plan import Plan, Row
 from engine.request import Sequence
 
@@ -31,28 +32,21 @@ def assemble(
         released: keys of sequences that will never sample again.
     """
     rows = list(plan.rows.values())
-    found = _gather(rows, eos_ids, previous)
-    page_table = _page_table([row.sequence for row in rows])
-    query_starts = np.array(found.starts, np.int32)
-    context_lens = np.array([row.stop for row in rows], np.int32)
-    row_of_token = np.repeat(np.arange(len(rows)), query_starts[1:] - query_starts[:-1])
-    # A row's tokens are consecutive, and the last one is the last that it sees.
-    positions = np.arange(len(found.token_ids)) + (context_lens - query_starts[1:])[row_of_token]
-    pages = page_table[row_of_token, positions // page_size].astype(np.int64)
+    found = _gather(rows, page_size, eos_ids, previous)
     return Batch(
-        token_ids=np.array(found.token_ids, np.int64),
-        pending_at=np.array([at for at, _ in found.pending], np.int64),
-        pending_from=np.array([index for _, index in found.pending], np.int64),
-        positions=positions,
-        query_starts=query_starts,
-        context_lens=context_lens,
-        page_table=page_table,
-        kv_slots=pages * page_size + positions % page_size,
-        logit_rows=np.array([*found.sampled_at, *(at for at, *_ in found.measured)], np.int64),
+        token_ids=_int64(found.token_ids),
+        pending_at=_int64([at for at, _ in found.pending]),
+        pending_from=_int64([index for _, index in found.pending]),
+        positions=_int64(found.positions),
+        query_starts=_int32(found.starts),
+        context_lens=_int32([row.stop for row in rows]),
+        page_table=_page_table([row.sequence for row in rows]),
+        kv_slots=_int64(found.slots),
+        logit_rows=_int64([*found.sampled_at, *(at for at, *_ in found.measured)]),
         samples=found.samples,
-        prompt_next=np.array([token_id for _, token_id, _ in found.measured], np.int64),
+        prompt_next=_int64([token_id for _, token_id, _ in found.measured]),
         prompt_top=[top for *_, top in found.measured],
-        embed_rows=np.array(found.embedded, np.int64),
+        embed_rows=_int64(found.embedded),
         masks=Future[Masks | None]() if any(row.has_grammar for row in found.samples) else None,
         released=released,
     )
@@ -63,6 +57,9 @@ class _Gathered:
     """What one pass over the rows finds. Places are indices of `token_ids`."""
 
     token_ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    """Of the KV of each token."""
     starts: list[int] = field(default_factory=list)
     """Where each row begins, and the end of the last."""
     pending: list[tuple[int, int]] = field(default_factory=list)
@@ -74,7 +71,9 @@ class _Gathered:
     embedded: list[int] = field(default_factory=list)
 
 
-def _gather(rows: list[Row], eos_ids: frozenset[int], previous: Mapping[int, int]) -> _Gathered:
+def _gather(
+    rows: list[Row], page_size: int, eos_ids: frozenset[int], previous: Mapping[int, int]
+) -> _Gathered:
     found = _Gathered()
     token_ids = found.token_ids
     for row in rows:
@@ -84,6 +83,13 @@ def _gather(rows: list[Row], eos_ids: frozenset[int], previous: Mapping[int, int
         if row.stop > sequence.known:  # only the last can be on the device
             found.pending.append((len(token_ids), previous[sequence.id]))
             token_ids.append(0)
+        if row.stop - row.start == 1:
+            page, offset = divmod(row.start, page_size)
+            found.positions.append(row.start)
+            found.slots.append(sequence.pages[page] * page_size + offset)
+        else:
+            found.positions += range(row.start, row.stop)
+            found.slots += _slots(row, page_size)
         if row.samples:
             found.sampled_at.append(len(token_ids) - 1)
             found.samples.append(_sample_row(row, eos_ids))
@@ -98,12 +104,29 @@ def _gather(rows: list[Row], eos_ids: frozenset[int], previous: Mapping[int, int
     return found
 
 
+def _slots(row: Row, page_size: int) -> list[int]:
+    """[stop - start] where the KV of a row's tokens goes."""
+    positions = np.arange(row.start, row.stop)
+    pages = np.frombuffer(row.sequence.pages, np.int32)[positions // page_size].astype(np.int64)
+    slots: list[int] = (pages * page_size + positions % page_size).tolist()
+    return slots
+
+
+def _int64(values: list[int]) -> Int64:
+    """As `np.array`, in half of the time."""
+    return np.frombuffer(array("q", values), np.int64)
+
+
+def _int32(values: list[int]) -> Int32:
+    return np.frombuffer(array("i", values), np.int32)
+
+
 def _page_table(sequences: list[Sequence]) -> Int32:
     """[rows, widest] page ids, padded with 0."""
-    table = np.zeros((len(sequences), max(len(sequence.pages) for sequence in sequences)), np.int32)
-    for row, sequence in enumerate(sequences):
-        table[row, : len(sequence.pages)] = sequence.pages
-    return table
+    tables = [sequence.pages.tobytes() for sequence in sequences]
+    widest = max(map(len, tables))
+    joined = bytearray().join([table.ljust(widest, b"\0") for table in tables])
+    return np.frombuffer(joined, np.int32).reshape(len(tables), -1)
 
 
 def _sample_row(row: Row, eos_ids: frozenset[int]) -> SampleRow:

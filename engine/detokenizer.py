@@ -20,6 +20,18 @@ class Detokenizer:
     end at the same character, the longest.
     """
 
+    __slots__ = (
+        "_drop_space",
+        "_held",
+        "_include_stop",
+        "_matchers",
+        "_prompt_tail",
+        "_skip_special",
+        "_tokenizer",
+        "_unfinished",
+        "stopped",
+    )
+
     def __init__(
         self,
         tokenizer: Tokenizer,
@@ -32,7 +44,8 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._include_stop = include_stop
         self._skip_special = skip_special
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._unfinished = b""
+        """Bytes of the output that begin a character."""
         self._prompt_tail = _unfinished_character(self._last_bytes(prompt))
         self._drop_space = tokenizer.strips_leading_space and not any(map(self._bytes, prompt))
         self._matchers = [_StopMatcher(text) for text in stop]
@@ -75,7 +88,10 @@ class Detokenizer:
             tail, self._prompt_tail = self._prompt_tail, b""
             if _goes_on(tail, data):
                 data = tail + data
-        text = self._utf8.decode(data)
+        if self._unfinished:
+            data = self._unfinished + data
+        text, used = codecs.utf_8_decode(data, "replace", False)
+        self._unfinished = data[used:]
         if text and self._drop_space:
             self._drop_space = False
             text = text.removeprefix(" ")

@@ -57,7 +57,6 @@ class Plan:
         """Whether it decodes for somebody who is under no grammar."""
         return any(row.decodes and row.sequence.matcher is None for row in self.rows.values())
 
-    @property
-    def reads(self) -> bool:
-        """Whether it runs any token of a prompt."""
-        return any(row.start < row.sequence.num_prompt for row in self.rows.values())
+    def reading(self) -> list[Row]:
+        """The rows that run tokens of prompts."""
+        return [row for row in self.rows.values() if row.start < row.sequence.num_prompt]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Literal
@@ -60,7 +61,7 @@ class GenerateRequest:
     """Longest time until its end (seconds); None: any."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Timing:
     """Moments of a sequence's life, `time.monotonic()` seconds; 0.0 means not yet."""
 
@@ -71,7 +72,7 @@ class Timing:
     finished: float = 0.0
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, slots=True)
 class Sequence:
     """One choice of one request. Lengths and pages belong to the scheduler, the rest to the engine."""
 
@@ -93,8 +94,9 @@ class Sequence:
     """How many samples in flight are to be thrown away, because the grammar dictated those tokens."""
     computed: int = 0
     scheduled: int = 0
-    pages: list[int] = field(default_factory=list)
-    """Page table: page i holds tokens [i * page_size, (i + 1) * page_size)."""
+    pages: array[int] = field(default_factory=lambda: array("i"))
+    """Page table: page i holds tokens [i * page_size, (i + 1) * page_size). Numbers side by side, as a list's
+    would each be fetched from where they lie, in every step."""
     node: Node | None = None
     """Deepest locked node of the prefix tree; its path owns the first pages of the table."""
     num_shared: int = 0
@@ -158,6 +160,8 @@ class Sequence:
     def cost(self, start: int, stop: int) -> int:
         """What running the tokens in [start, stop) takes of a step's budget: each counts once, and once more
         for each of its targets, since logits take the time of up to a token."""
+        if self.request.targets is None:
+            return stop - start
         return stop - start + len(self.unmeasured(start, stop))
 
     def affordable(self, budget: int, most: int) -> int:
@@ -188,12 +192,17 @@ class Sequence:
         return self.length - self.num_prompt
 
     @property
+    def has_all_output(self) -> bool:
+        """Whether all that may be sampled is sampled, pending tokens included, and something was."""
+        return len(self.tokens) + self.pending - self.num_prompt >= max(1, self.params.max_tokens)
+
+    @property
     def remaining(self) -> int:
         """Tokens that may still be sampled."""
         return max(0, self.params.max_tokens - self.num_output)
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, slots=True)
 class Request:
     """A submitted request: the handle its caller reads updates from."""
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 
 from engine.admission import OutputReserve
 from engine.pace import Pace
@@ -63,6 +64,8 @@ class Scheduler:
         self.waiting = WaitingQueue()
         self.row_price = RowPrice()
         self.running: dict[int, Sequence] = {}
+        self._has_started = False
+        """Whether some of them started since the last plan."""
 
     # -- what the engine calls ---------------------------------------------------------------------
 
@@ -75,12 +78,12 @@ class Scheduler:
         plan = Plan(self._max_batch_tokens, self._pace.unlimited())
         single: list[Sequence] = []
         several: list[Sequence] = []
-        for sequence in sorted(self.running.values(), key=lambda sequence: sequence.order):
+        for sequence in self._in_order():
             (several if sequence.unscheduled > 1 else single).append(sequence)
         prompts = [sequence for sequence in several if not sequence.is_dictated]
         self._schedule_all(single, plan)
         if plan.decodes:
-            self._pace_prompts(plan)
+            self._pace_prompts(plan, several)
         self._schedule_dictated([sequence for sequence in several if sequence.is_dictated], plan)
         unpaced = [sequence for sequence in prompts if not sequence.paced]
         short = [sequence for sequence in unpaced if sequence.unscheduled <= self._short]
@@ -96,6 +99,14 @@ class Scheduler:
         self._reserve.decay()
         return plan if plan.rows else None
 
+    def _in_order(self) -> Iterable[Sequence]:
+        """The running sequences in their order, which only newly started ones are not in."""
+        if self._has_started:
+            in_order = sorted(self.running.values(), key=lambda sequence: sequence.order)
+            self.running = {sequence.id: sequence for sequence in in_order}
+            self._has_started = False
+        return self.running.values()
+
     def _is_long_next(self) -> bool:
         """Whether the sequence whose turn it is would take more than half of a step."""
         if not len(self.waiting):
@@ -109,10 +120,10 @@ class Scheduler:
         """Running sequences by tenant."""
         return Counter(sequence.request.tenant for sequence in self.running.values())
 
-    def _pace_prompts(self, plan: Plan) -> None:
-        """Bound what prompts add to a plan that decodes."""
-        running = self.running.values()
-        in_progress = any(sequence.paced or self._is_rest(sequence) for sequence in running)
+    def _pace_prompts(self, plan: Plan, several: list[Sequence]) -> None:
+        """Bound what prompts add to a plan that decodes; `several` have more than a token to run."""
+        in_progress = any(sequence.paced for sequence in self.running.values())
+        in_progress |= any(map(self._is_rest, several))
         allowance = self._pace.allowance(in_progress=in_progress)
         if allowance is None:
             plan.budget = 0
@@ -183,24 +194,26 @@ class Scheduler:
 
     def _schedule(self, sequence: Sequence, plan: Plan, *, most: int | None = None) -> None:
         """Plan as many of the sequence's tokens as budget and pages allow, `most` at most."""
-        count = min(sequence.unscheduled, plan.budget if most is None else min(plan.budget, most))
+        start, length = sequence.scheduled, sequence.length
+        count = min(length - start, plan.budget if most is None else min(plan.budget, most))
         if sequence.paced:
-            count = min(count, plan.allowance.tokens(sequence.scheduled))
-        elif self._is_rest(sequence):
-            count = min(count, plan.allowance.rest(sequence.scheduled))
+            count = min(count, plan.allowance.tokens(start))
+        elif count > 1 and self._is_rest(sequence):
+            count = min(count, plan.allowance.rest(start))
         # A prompt is run to its end even where nothing may be sampled after it.
-        if count <= 0 or (sequence.remaining == 0 and sequence.num_output > 0):
+        if count <= 0 or sequence.has_all_output:
             return
-        count = sequence.affordable(plan.budget, count)
-        start, stop = sequence.scheduled, sequence.scheduled + count
+        if count > 1:
+            count = sequence.affordable(plan.budget, count)
+        stop = start + count
         if not self._extend(sequence, stop, plan):
             return
-        samples = stop == sequence.length and sequence.request.purpose == "generate"
+        samples = stop == length and sequence.request.purpose == "generate"
         plan.rows[sequence.id] = Row(sequence, start, stop, samples, sequence.preemptions)
         plan.budget -= sequence.cost(start, stop)
         if count > 1 or sequence.paced:
             plan.allowance.spend(Chunk(count, start), paced=sequence.paced)
-        sequence.paced &= stop < sequence.length
+        sequence.paced &= stop < length
         sequence.scheduled = stop
         sequence.pending += samples
 
@@ -298,4 +311,5 @@ class Scheduler:
             sequence.timing.admitted = time.monotonic()
             sequence.cached_tokens = sequence.computed
         self.running[sequence.id] = sequence
+        self._has_started = True
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
 from engine.page_pool import PagePool
@@ -43,7 +44,7 @@ class SequencePages:
         if prefix.node is not None and self._tree is not None:
             self._tree.lock(prefix.node)
         sequence.node, sequence.num_shared = prefix.node, len(prefix.pages)
-        sequence.pages = list(prefix.pages)
+        sequence.pages = array("i", prefix.pages)
         sequence.computed = sequence.scheduled = len(prefix.pages) * self.page_size
 
     def missing(self, sequence: Sequence) -> int:
@@ -53,12 +54,12 @@ class SequencePages:
     def extend(self, sequence: Sequence, tokens: int) -> bool:
         """Have pages for so many of its tokens, evicting cached prefixes if need be; False if that is not
         enough."""
-        missing = self._pool.pages_for(tokens) - len(sequence.pages)
-        if missing <= 0:
+        if tokens <= len(sequence.pages) * self.page_size:
             return True
+        missing = self._pool.pages_for(tokens) - len(sequence.pages)
         if not self._make_free(missing):
             return False
-        sequence.pages += self._pool.allocate(missing)
+        sequence.pages.extend(self._pool.allocate(missing))
         return True
 
     def _make_free(self, count: int) -> bool:
@@ -86,7 +87,7 @@ class SequencePages:
         if sequence.node is not None:
             self._tree.unlock(sequence.node)
         duplicates = set(sequence.pages[:whole]).difference(prefix.pages)
-        sequence.pages[:whole] = prefix.pages
+        sequence.pages[:whole] = array("i", prefix.pages)
         sequence.node, sequence.num_shared = prefix.node, whole
         self._pool.release(duplicates)
 
@@ -95,7 +96,7 @@ class SequencePages:
         if sequence.node is not None and self._tree is not None:
             self._tree.unlock(sequence.node)
         self._pool.release(sequence.pages[sequence.num_shared :])
-        sequence.node, sequence.num_shared, sequence.pages = None, 0, []
+        sequence.node, sequence.num_shared, sequence.pages = None, 0, array("i")
         sequence.computed = sequence.scheduled = 0
 
     def counts(self, running: Iterable[Sequence]) -> PageCounts:

@@ -52,6 +52,8 @@ class _Step:
     plan: Plan
     batch: Batch
     sampling: list[Row]
+    reading: list[Row]
+    """Those that run tokens of prompts."""
     measuring: list[tuple[Row, int]]
     """The targets that are measured, as in `batch.prompt_next`."""
     launched: float
@@ -190,15 +192,15 @@ class StepLoop:
             released=self._released,
         )
         self._released = []
+        reading = plan.reading()
         self._stats.step_plan.observe(time.perf_counter() - started)
         return _Step(
             plan=plan,
             batch=batch,
             sampling=[row for row in plan.rows.values() if row.samples],
+            reading=reading,
             measuring=[
-                (row, target)
-                for row in plan.rows.values()
-                for target in row.sequence.unmeasured(row.start, row.stop)
+                (row, target) for row in reading for target in row.sequence.unmeasured(row.start, row.stop)
             ],
             launched=time.monotonic(),
             cached_tokens=self._stats.prefix_hits - hits,
@@ -228,7 +230,7 @@ class StepLoop:
         failed = self._commit(step, output)
         if step.plan.decodes:
             self._pace.ran(step.plan.chunks, output.forward_s + output.sample_s)
-        if not step.plan.reads:
+        if not step.reading:
             self._scheduler.row_price.learn(len(step.batch.token_ids), output.forward_s + output.sample_s)
         now = time.monotonic()
         self._history.record_step(
@@ -267,7 +269,7 @@ class StepLoop:
             if row.sequence.id not in failed:
                 row.sequence.request.measured(target, next(measured))
         embeddings = iter(output.embeddings)
-        for row in step.plan.rows.values():
+        for row in step.reading:
             sequence = row.sequence
             if sequence.id in failed or not sequence.completes(row.stop):
                 continue

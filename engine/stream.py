@@ -7,7 +7,10 @@ were not taken yet are merged, so a slow reader costs memory for its text only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -69,11 +72,13 @@ class UpdateStream:
     has finished and its last update was taken.
     """
 
+    __slots__ = ("_buffered", "_notify", "_unfinished")
+
     def __init__(self, choices: int) -> None:
         self._unfinished = choices
         self._buffered: dict[int, Update] = {}
-        self._awaited: asyncio.Future[None] | None = None
-        """Done when the consumer need no longer wait; None while it does not."""
+        self._notify: Callable[[], object] | None = None
+        """Called when there is something to take; None while nobody waits for that."""
 
     @property
     def nbytes(self) -> int:
@@ -84,19 +89,44 @@ class UpdateStream:
         """Add an update; never blocks. To be called on the event loop's thread."""
         if update.finish_reason is not None:
             self._unfinished -= 1
+        if not self._buffered and self._notify is not None:
+            self._notify()
         earlier = self._buffered.get(update.index)
         if earlier is None:
             self._buffered[update.index] = update
         else:
             earlier.merge(update)
-        if self._awaited is not None and not self._awaited.done():
-            self._awaited.set_result(None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything was taken and nothing will come."""
+        return not (self._buffered or self._unfinished)
+
+    def take(self) -> list[Update]:
+        """What came since the last time, at most one update a choice, in their order."""
+        taken, self._buffered = self._buffered, {}
+        return [taken[index] for index in sorted(taken)] if len(taken) > 1 else [*taken.values()]
+
+    @contextmanager
+    def listening(self, listener: Callable[[], object]) -> Iterator[None]:
+        """Have `listener` called, soon and in this context, whenever there is something to take again."""
+        call_soon = asyncio.get_running_loop().call_soon
+        self._notify = partial(call_soon, listener, context=copy_context())
+        try:
+            yield
+        finally:
+            self._notify = None
 
     async def __aiter__(self) -> AsyncIterator[list[Update]]:
-        while self._buffered or self._unfinished:
+        while not self.is_over:
             if not self._buffered:
-                self._awaited = asyncio.get_running_loop().create_future()
-                await self._awaited
-                self._awaited = None
-            taken, self._buffered = self._buffered, {}
-            yield [taken[index] for index in sorted(taken)]
+                awaited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._notify = partial(_settle, awaited)
+                await awaited
+                self._notify = None
+            yield self.take()
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
