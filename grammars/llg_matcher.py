@@ -81,14 +81,23 @@ class LlgMatcher:
         return None if self._rows is None or self._terminated else self._rows.get(self._path[-1])
 
     def _compute_mask(self, row: MaskRow) -> None:
+        place = self._place()
+        if place.forced:
+            # The engine may mask another token of the same bytes than it goes on with.
+            row[:] = 0
+            row.view(np.uint32)[place.forced[0] >> 5] = np.uint32(1 << (place.forced[0] & 31))
+        else:
+            self._compute_free_mask(row)
+        if self._states is not None:
+            self._states.forbid(row, place)
+        self._allow_end(row, allowed=place.may_end)
+
+    def _compute_free_mask(self, row: MaskRow) -> None:
         engine = self._engine()
         engine.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         if engine.is_error():
             engine = self._recover()
             engine.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        if self._states is not None:
-            self._states.forbid(row, self._path[-1])
-        self._allow_end(row, allowed=engine.is_accepting())
 
     def _allow_end(self, row: MaskRow, *, allowed: bool) -> None:
         words = row.view(np.uint32)

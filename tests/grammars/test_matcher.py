@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +13,7 @@ from llguidance import LLMatcher
 from grammars.base import Matcher
 from grammars.compiler import Compiler
 from grammars.llg import LlgGrammar
+from grammars.lower import lower
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
 from tests.grammars.driver import allowed, feed, mask_of
@@ -156,3 +159,40 @@ async def test_a_matcher_asks_the_engine_for_nothing_until_it_needs_it(
     assert feed(matcher, vocabulary, 'da","age":36}')
     assert feed(fork, vocabulary, 'l","age":7}')
     assert 1 <= len(made) <= 2
+
+
+@pytest.mark.parametrize("spec", ['["é","x"]', '["é","ü!"]', '["don\\u2019t","x"]', '["é\\u2028"]'])
+def test_a_token_that_ends_one_character_and_begins_another(spec: str) -> None:
+    """What must come next may be such a token, or two; the mask allows what is then accepted."""
+    whole = [bytes([byte]) for byte in range(256)]
+    across = [text.encode()[cut : cut + 2] for text in ("é", "\u2019t", "é\u2028", '"é"') for cut in range(4)]
+    texts = [b"", *whole, *(text for text in dict.fromkeys(across) if len(text) > 1)]
+
+    def longest_first(text: str) -> list[int]:
+        tokens, data = [], text.encode()
+        while data:
+            tokens.append(
+                max((i for i, t in enumerate(texts) if t and data.startswith(t)), key=lambda i: len(texts[i]))
+            )
+            data = data[len(texts[tokens[-1]]) :]
+        return tokens
+
+    vocabulary = Vocabulary(texts, frozenset({0}), frozenset(), len(texts), longest_first)
+    for constraint in (
+        Constraint(kind="choice", spec=spec),
+        Constraint.json_schema({"enum": json.loads(spec)}),
+    ):
+        matcher = LlgGrammar(vocabulary, lower(constraint)).matcher()
+        pending = [matcher]
+        ends = 0
+        while pending:
+            matcher = pending.pop()
+            following = allowed(matcher, vocabulary)
+            for token in range(len(texts)):
+                after = matcher.fork()
+                assert after.accept(token) == (token in following), (token, texts[token])
+                if token in following and not after.is_terminated:
+                    pending.append(after)
+            assert following
+            ends += matcher.is_complete
+        assert ends >= len(json.loads(spec))
