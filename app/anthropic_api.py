@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
@@ -20,7 +22,7 @@ from app.anthropic_wire import (
     UserTurn,
 )
 from app.chat_generation import submit_chat
-from app.errors import bad_request
+from app.errors import ApiError, bad_request
 from app.messages import (
     AssistantMessage,
     FunctionCall,
@@ -45,6 +47,13 @@ from app.replies import Exchange, Identity
 from app.state import AppState
 from app.tools import plan_answer
 
+_FIELDS = {
+    "response_format": "output_config.format",
+    "].function.parameters": "].input_schema",
+    "].function.": "].",
+}
+"""What this API calls the fields of the chat API, and parts of their names."""
+
 
 async def create_message(state: AppState, body: bytes) -> Exchange:
     """Check, prepare and submit one request.
@@ -61,7 +70,8 @@ async def create_message(state: AppState, body: bytes) -> Exchange:
     chat_request.top_k = request.top_k
     chat_request.stop = request.stop_sequences
     identity = Identity.new("msg_", state.model_name)
-    chat = await submit_chat(state, chat_request, request_id=identity.id, prompt_field="messages")
+    with _own_names():
+        chat = await submit_chat(state, chat_request, request_id=identity.id, prompt_field="messages")
     reply = AnthropicReply(identity, chat.generation.requests[0].prompt_tokens, chat.splitter())
     options = StreamOptions(continuous_usage_stats=True)
     return Exchange(chat.generation, reply, request.stream or False, options, ANTHROPIC_WIRE)
@@ -77,7 +87,20 @@ async def count_tokens(state: AppState, body: bytes) -> TokenCount:
     refuse_unsupported(request)
     chat_request = _chat_request(request)
     state.check(chat_request)
-    return TokenCount(len(await state.encode_chat(chat_request, plan_answer(chat_request).tools)))
+    with _own_names():
+        tools = plan_answer(chat_request).tools
+    return TokenCount(len(await state.encode_chat(chat_request, tools)))
+
+
+@contextmanager
+def _own_names() -> Iterator[None]:
+    """Refusals inside name fields as this API does."""
+    try:
+        yield
+    except ApiError as error:
+        for theirs, ours in _FIELDS.items():
+            error.detail.param = error.detail.param and error.detail.param.replace(theirs, ours)
+        raise
 
 
 def _chat_request(request: Conversation) -> ChatRequest:

@@ -146,7 +146,8 @@ async def create_response(state: AppState, body: bytes) -> Exchange:
             state, _chat_request(request, messages), request_id=identity.id, prompt_field="input"
         )
     except ApiError as error:
-        error.detail.param = _FIELDS.get(error.detail.param or "", error.detail.param)
+        param = error.detail.param or ""
+        error.detail.param = _FIELDS.get(param, param.replace("].function.", "].")) or None
         raise
 
     def keep(response: Response) -> Response:

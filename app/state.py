@@ -17,7 +17,6 @@ from app.caller import current_caller
 from app.errors import (
     ApiError,
     bad_request,
-    from_grammar,
     from_template,
     queue_full,
     shutting_down,
@@ -176,10 +175,7 @@ class AppState:
         try:
             return await self.grammar(wanted.constraint)
         except GrammarError as error:
-            pointer = wanted.place(error.pointer)
-            keyword = error.keyword if pointer or not error.pointer else None
-            placed = GrammarError(error.message, pointer=pointer, keyword=keyword)
-            raise from_grammar(placed, wanted.field) from None
+            raise wanted.refusal(error) from None
 
     async def grammar(self, constraint: Constraint) -> Grammar:
         """The grammar of a constraint.

@@ -14,14 +14,16 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from app.errors import bad_request
+from app.errors import ApiError, bad_request, from_grammar
 from app.protocol import ChatRequest, Choices, CompletionRequest, DrawingFields, ResponseFormat
+from grammars.base import GrammarError
 from grammars.spec import Constraint
 
 _LIKE_A_CONSTRAINT = re.compile(
     "(guided|structured|structural|grammar|regex|ebnf|gbnf|lark|json_schema|response_(format|schema))(_|$)|format$"
 )
 _ALIKE = 0.85
+_BLANKS_OPTION = "whitespace_pattern"
 
 
 class FieldConstraint(NamedTuple):
@@ -29,8 +31,20 @@ class FieldConstraint(NamedTuple):
 
     field: str
     constraint: Constraint
-    place: Callable[[str], str] = str
-    """From a JSON pointer into the constraint to one into what the client wrote; "" where that is neither."""
+    part: Callable[[str], tuple[str, str] | None] | None = None
+    """Where the constraint is made of several fields: from a JSON pointer into it to one of them and the
+    pointer into that; None: to none of them."""
+
+    def refusal(self, error: GrammarError) -> ApiError:
+        """A 400 that names the field that the constraint is refused for, the keyword, and where it stands."""
+        field = self.field
+        if self.part is not None:
+            field, pointer = self.part(error.pointer) or (field, "")
+            keyword = error.keyword if pointer else None
+            error = GrammarError(error.message, pointer=pointer, keyword=keyword)
+        if error.keyword == _BLANKS_OPTION:
+            field = f"guided_{_BLANKS_OPTION}" if field == "guided_json" else f"{field}.{_BLANKS_OPTION}"
+        return from_grammar(error, field)
 
 
 def text_constraint(request: ChatRequest | CompletionRequest) -> FieldConstraint | None:

@@ -22,7 +22,7 @@ from grammars.spec import Constraint
 MAX_CALLS = 16
 """Most calls of one `required` answer; without a bound a weak model could go on for ever."""
 
-_DEFINITION = re.compile(r"/\$defs/(\d+)")
+_PART = re.compile(r"/(?:\$defs|items/anyOf)/(\d+)")
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 _DATA_KEYWORDS = frozenset({"const", "enum", "default", "examples"})
 _MAP_KEYWORDS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
@@ -65,9 +65,10 @@ def plan_answer(request: ChatRequest, form: CallFormat = JSON_CALLS) -> AnswerPl
             wanted = FieldConstraint("tools", constraint, _place)
             return AnswerPlan(shown, wanted, lambda: RequiredCalls(names))
         case NamedToolChoice(function=named):
-            function = next(tool.function for tool in tools if tool.function.name == named.name)
-            constraint = Constraint.json_schema(_parameters(function.parameters))
-            return AnswerPlan(shown, FieldConstraint("tools", constraint), lambda: NamedCall(named.name))
+            index = [tool.function.name for tool in tools].index(named.name)
+            constraint = Constraint.json_schema(_parameters(tools[index].function.parameters, index))
+            wanted = FieldConstraint(_field(index), constraint)
+            return AnswerPlan(shown, wanted, lambda: NamedCall(named.name))
         case _:
             return AnswerPlan(shown, None, lambda: Calls(names, single=single, form=form))
 
@@ -117,7 +118,7 @@ def _array_schema(tools: list[Tool], max_calls: int) -> dict[str, Any]:
         for index, tool in enumerate(tools)
     ]
     definitions = {
-        str(index): _rebase(_parameters(tool.function.parameters), f"#/$defs/{index}")
+        str(index): _rebase(_parameters(tool.function.parameters, index), f"#/$defs/{index}")
         for index, tool in enumerate(tools)
     }
     return {
@@ -129,18 +130,24 @@ def _array_schema(tools: list[Tool], max_calls: int) -> dict[str, Any]:
     }
 
 
-def _place(pointer: str) -> str:
-    """Where in `tools` stands what a pointer into the schema of an array of calls leads to."""
-    match = _DEFINITION.match(pointer)
-    return f"/{match[1]}/function/parameters{pointer[match.end() :]}" if match else ""
+def _place(pointer: str) -> tuple[str, str] | None:
+    """The tool that a part of the schema of an array of calls is of, and where in its parameters it is."""
+    match = _PART.match(pointer)
+    if match is None:
+        return None
+    return _field(int(match[1])), pointer[match.end() :] if pointer.startswith("/$defs") else ""
 
 
-def _parameters(schema: dict[str, Any] | None) -> dict[str, Any]:
+def _field(index: int) -> str:
+    return f"tools[{index}].function.parameters"
+
+
+def _parameters(schema: dict[str, Any] | None, index: int) -> dict[str, Any]:
     """The schema of a function's arguments, which are an object even if it does not say so."""
     if schema is None:
         return _NO_PARAMETERS
     if schema.get("type", "object") != "object":
-        raise bad_request("The parameters of a function must be an object.", "tools")
+        raise bad_request("The parameters of a function must be an object.", _field(index))
     return schema if _TYPING_KEYWORDS & schema.keys() else {"type": "object", **schema}
 
 

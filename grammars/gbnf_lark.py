@@ -118,7 +118,9 @@ class _Merger:
     def _language(self, node: Node, path: frozenset[str]) -> Regex | None:
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            raise GrammarError("grammar too complex")
+            raise GrammarError(
+                f"grammar too complex: written out, its rules have more than {MAX_NODES} parts"
+            )
         match node:
             case Regex():
                 return node

@@ -31,7 +31,9 @@ _FUEL_FACTOR = 5
 _STATES = 100_000
 _BASE_BYTES = (1 << 19) + STATES_BYTES
 _BYTES_PER_CHAR = 100
-_IN_A_ROW = re.compile(r"Current row has \d+ items")
+_MANY_ITEMS = re.compile(r"Current row has \d+ items|Too many items")
+_MANY_STATES = re.compile(r"too many|fuel exhausted", re.IGNORECASE)
+_PLACE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
 
 
 def limits(*, heavy: bool) -> LLParserLimits:
@@ -47,15 +49,17 @@ def limits(*, heavy: bool) -> LLParserLimits:
 
 def complaint(matcher: LLMatcher) -> str:
     """What is wrong with a matcher, in a line; "" if nothing is."""
-    error = matcher.get_error().partition("\n")[0]
+    error = matcher.get_error().partition("\n")[0].removesuffix(" (in regex): regex parse error:")
     if error == "NoExtensionBias":
         return "no text satisfies the grammar"
     if error.startswith("panic"):
-        return "grammar too complex"
-    if _IN_A_ROW.search(error):
-        # The advice that comes with it is about grammars as the engine has them.
+        return "grammar too complex: the engine gave up"
+    # The numbers and the advice that come with these are about grammars as the engine has them.
+    if _MANY_ITEMS.search(error):
         return "grammar too complex: too much may come next at one place"
-    return error
+    if _MANY_STATES.search(error):
+        return "grammar too complex: its patterns and counts take too many states"
+    return _PLACE.sub(r"line \1, column \2: ", error, count=1)
 
 
 class LlgGrammar:

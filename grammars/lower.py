@@ -84,9 +84,12 @@ def _json(schema: str, constraint: Constraint) -> Lowered:
 def _regex(constraint: Constraint) -> Lowered:
     try:
         language = full_language(constraint.spec, COMMON)
-    except PatternError:
+    except PatternError as error:
         # What we do not read, the engine may: flags, word boundaries.
-        return Lowered(LLMatcher.grammar_from_regex(constraint.spec))
+        source = LLMatcher.grammar_from_regex(constraint.spec)
+        if LLMatcher.validate_grammar(source):
+            raise GrammarError(str(error)) from error
+        return Lowered(source)
     return _regular(language)
 
 
@@ -155,7 +158,7 @@ def _regular(language: Regex) -> Lowered:
     try:
         word = shortest(intersect((language, length(1, None))))
     except TooManyStatesError:
-        raise GrammarError("grammar too complex") from None
+        raise GrammarError("grammar too complex: its automaton has too many states") from None
     if word is None:
         raise GrammarError("no text satisfies it but the empty one")
     return Lowered(LLMatcher.grammar_from_lark(grammar(language)), language)

@@ -16,8 +16,8 @@ from grammars.schema.document import escape, subschemas
 from grammars.schema.trials import DEFINITIONS, Change, Trials
 
 _INSTEAD: dict[str, Any] = {
-    "schema": True,
-    "json_schema": True,
+    "schema": {"const": 0},
+    "json_schema": {"const": 0},
     "pattern": "x",
     "grammar": 'root ::= "x"',
     "value": "x",

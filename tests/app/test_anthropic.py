@@ -191,6 +191,16 @@ async def test_the_last_turn_of_the_assistant_is_gone_on_with(
         ),
         ({"tools": [{"type": "web_search_20250305", "name": "x"}]}, 400, "tools[0]"),
         ({"tool_choice": {"type": "tool"}, "tools": [TOOL]}, 400, "tool_choice.name"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": {"pattern": "("}}}},
+            400,
+            "output_config.format: pattern: a group does not end (at /pattern)",
+        ),
+        (
+            {"tools": [{"name": "a", "input_schema": {"pattern": "("}}], "tool_choice": {"type": "any"}},
+            400,
+            "tools[0].input_schema: pattern: a group does not end (at /pattern)",
+        ),
     ],
 )
 async def test_what_is_wrong_is_refused_in_its_own_form(

@@ -460,6 +460,16 @@ async def test_sampling_reaches_the_engine(served: Served) -> None:
             {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {"$ref": "#"}}}}},
             "text.format",
         ),
+        (
+            {
+                "tools": [
+                    {"type": "function", "name": "a", "parameters": {}},
+                    {"type": "function", "name": "b", "parameters": {"anyOf": [{"$ref": "x"}]}},
+                ],
+                "tool_choice": "required",
+            },
+            "tools[1].parameters",
+        ),
     ],
 )
 async def test_what_is_wrong_is_refused_by_name(served: Served, fields: dict[str, Any], param: str) -> None:

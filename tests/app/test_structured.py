@@ -246,7 +246,7 @@ async def test_a_hundred_at_once_with_ten_schemas() -> None:
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
         (
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]},
-            "tools",
+            "tools[0].function.parameters",
         ),
     ],
 )

@@ -226,9 +226,8 @@ async def test_logprobs_of_calls_are_all_there(served: Served) -> None:
 async def test_a_schema_in_a_tool_that_cannot_be_enforced_is_refused(served: Served) -> None:
     bad = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}, "required": ["a"]}
     tools = [{"type": "function", "function": {"name": "get_weather", "parameters": bad}}]
-    places = ("/0/function/parameters/properties/a/pattern", "/properties/a/pattern")
-    for tool_choice, place in zip(("required", NAMED), places, strict=True):
+    for tool_choice in ("required", NAMED):
         response = await served.chat(tools=tools, tool_choice=tool_choice)
         assert response.status_code == 400
-        assert error_of(response)["param"] == "tools"
-        assert error_of(response)["message"].endswith(f"(at {place})")
+        assert error_of(response)["param"] == "tools[0].function.parameters"
+        assert error_of(response)["message"] == "pattern: a group does not end (at /properties/a/pattern)"

@@ -102,7 +102,8 @@ def test_verdicts(kind: str, spec: str, valid: list[str], invalid: list[str], vo
     ("kind", "spec", "complaint"),
     [
         ("regex", "", "empty one"),
-        ("regex", "a(", "regex"),
+        ("regex", "a(", "a group does not end"),
+        ("lark", "start: x", "line 1, column 8: unknown name"),
         ("regex", "a(?!.*)b", "empty one"),
         ("choice", "[]", "empty one"),
         ("choice", '{"a":1}', "list of texts"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from grammars import worker
 from grammars.base import GrammarError
 from grammars.llg import LlgGrammar
 from grammars.lower import lower
+from grammars.schema import trials
 from grammars.spec import Constraint, JsonOptions
 from grammars.vocab import Vocabulary
 from tests.grammars.driver import accepts
@@ -49,6 +52,31 @@ def _read(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (CASES / f"{name}.jsonl").read_text().splitlines()]
 
 
+@pytest.fixture(autouse=True)
+def by_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of trials is all that ends the search for what is at fault, not the time it takes."""
+    monkeypatch.setattr(worker, "_QUICK_S", math.inf)
+    monkeypatch.setattr(trials, "_MOST_S", math.inf)
+
+
+def _check_place(schema: Any, vocabulary: Vocabulary) -> None:
+    """Whether the refusal of a schema leads to a part of it by a keyword that is there."""
+    with pytest.raises(GrammarError) as refusal:
+        worker.check(Constraint.json_schema(schema, ANY_SPELLING), vocabulary)
+    error = refusal.value
+    if not isinstance(schema, dict):
+        # Nothing is in it that could be named.
+        assert (error.pointer, error.keyword) == ("", None)
+        return
+    keys = set[str]()
+    value: Any = schema
+    for token in error.pointer.split("/")[1:]:
+        key = token.replace("~1", "/").replace("~0", "~")
+        keys |= {key} if isinstance(value, dict) else set()
+        value = value[int(key) if isinstance(value, list) else key]
+    assert error.keyword in keys, error.pointer
+
+
 def _compile(schema: Any, options: JsonOptions, vocabulary: Vocabulary) -> LlgGrammar:
     return LlgGrammar(vocabulary, lower(Constraint.json_schema(schema, options)))
 
@@ -58,6 +86,7 @@ def test_probe(probe: dict[str, Any], vocabulary: Vocabulary) -> None:
     if probe["name"] in UNSATISFIABLE:
         with pytest.raises(GrammarError):
             _compile(probe["schema"], ANY_SPELLING, vocabulary)
+        _check_place(probe["schema"], vocabulary)
         return
     grammar = _compile(probe["schema"], ANY_SPELLING, vocabulary)
     wrong = [text for text in probe["valid"] if not accepts(grammar, vocabulary, text)]
@@ -75,6 +104,7 @@ def _verdicts(
     try:
         grammar = _compile(schema, ANY_SPELLING, vocabulary)
     except GrammarError:
+        _check_place(schema, vocabulary)
         yield from ((test["valid"], None) for test in group["tests"])
         return
     for test in group["tests"]:
@@ -98,10 +128,13 @@ def test_suite(name: str, vocabulary: Vocabulary) -> None:
 
 
 @pytest.mark.parametrize("case", _read("hostile"), ids=lambda case: case["name"])
-async def test_hostile_schema_ends_within_its_limits(case: dict[str, Any], compiler: Any) -> None:
+async def test_hostile_schema_ends_within_its_limits(
+    case: dict[str, Any], compiler: Any, vocabulary: Vocabulary
+) -> None:
     constraint = Constraint.json_schema(case["schema"])
     if case["name"] in REFUSED:
         with pytest.raises(GrammarError, match=REFUSED[case["name"]]):
             await compiler.compile(constraint)
+        _check_place(case["schema"], vocabulary)
     else:
         assert (await compiler.compile(constraint)).matcher().num_tokens == 0
