@@ -24,9 +24,12 @@ _DATE = (
 )
 _OFFSET = "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _TIME = f"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{{1,9}})?{_OFFSET}"
-_CLOCK = "T(?:[0-9]{1,9}H(?:[0-9]{1,9}M(?:[0-9]{1,9}S)?)?|[0-9]{1,9}M(?:[0-9]{1,9}S)?|[0-9]{1,9}S)"
-_DAYS = "(?:[0-9]{1,9}D|[0-9]{1,9}M(?:[0-9]{1,9}D)?|[0-9]{1,9}Y(?:[0-9]{1,9}M(?:[0-9]{1,9}D)?)?)"
-_DURATION = f"P(?:{_DAYS}(?:{_CLOCK})?|{_CLOCK}|[0-9]{{1,9}}W)"
+# With fewer digits than RFC 3339 allows: readers have at most 999,999,999 days, or 2^31 seconds in a day.
+_HOURS, _MINUTES, _SECONDS = "[0-9]{1,5}H", "[0-9]{1,7}M", "[0-9]{1,9}S"
+_CLOCK = f"T(?:{_HOURS}(?:{_MINUTES}(?:{_SECONDS})?)?|{_MINUTES}(?:{_SECONDS})?|{_SECONDS})"
+_MONTHS = "[0-9]{1,5}M(?:[0-9]{1,8}D)?"
+_DAYS = f"(?:[0-9]{{1,8}}D|{_MONTHS}|[0-9]{{1,4}}Y(?:{_MONTHS})?)"
+_DURATION = f"P(?:{_DAYS}(?:{_CLOCK})?|{_CLOCK}|[0-9]{{1,5}}W)"
 
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _IPV4 = f"(?:{_OCTET}\\.){{3}}{_OCTET}"
@@ -146,6 +149,7 @@ def _email(more: str, most: int, host: str) -> str:
 _EMAIL = _email("", 32, _host(_label, dots=1))
 _IDN_EMAIL = f"(?:{_EMAIL}|{_email(_LETTERS, 16, _host(_idn_label, dots=1))})"
 
+# Those of the standard, and a few that Pydantic has.
 _PATTERNS = {
     "email": _EMAIL,
     "idn-email": _IDN_EMAIL,
@@ -163,6 +167,11 @@ _PATTERNS = {
     "iri-reference": f"(?:{_IRI}|{_IRI_RELATIVE})",
     "uri-template": _URI_TEMPLATE,
     "uuid": f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}",
+    **{
+        f"uuid{version}": f"{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-[89ABab]{_HEX}{{3}}-{_HEX}{{12}}"
+        for version in range(1, 9)
+    },
+    "ipvanyaddress": f"(?:{_IPV4}|{_IPV6})",
     "json-pointer": _POINTER,
     "regex": f"\\^?{_RX_BODY}(?:\\|{_RX_BODY})*\\$?",
     "relative-json-pointer": f"(?:0|[1-9][0-9]{{0,8}})(?:#|{_POINTER})",
@@ -184,12 +193,14 @@ _WIDER = {
     "email": f"{_ANY}@{_ANY}",
     "idn-email": _ANY,
     "regex": _ANY,
+    "ipvanyaddress": _ANY,
+    **{f"uuid{version}": _ANY for version in range(1, 9)},
 }
 
 
 @cache
 def format_language(name: str) -> tuple[Regex, Regex] | None:
-    """The texts we write for a format, and all that may count as it; None for names not in the standard."""
+    """The texts we write for a format, and all that may count as it; None for other names."""
     if name not in _PATTERNS:
         return None
     exact = full_language(_PATTERNS[name])

@@ -14,6 +14,7 @@ from typing import Any
 
 import idna
 import jsonschema
+import pydantic
 import pytest
 
 from grammars.regular.ast import Regex
@@ -83,6 +84,42 @@ def test_random_texts_of_a_format_pass_validators(name: str) -> None:
         text = _random_text(known[0], rng)
         checker.check(_in_first_plane(text), name)
         CHECKS.get(name, str)(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("date", datetime.date),
+        ("date-time", datetime.datetime),
+        ("time", datetime.time),
+        ("duration", datetime.timedelta),
+        ("ipv4", ipaddress.IPv4Address),
+        ("ipv6", ipaddress.IPv6Address),
+        ("ipvanyaddress", pydantic.IPvAnyAddress),
+        ("uuid", uuid.UUID),
+        ("uuid1", pydantic.UUID1),
+        ("uuid4", pydantic.UUID4),
+        ("uuid7", pydantic.UUID7),
+    ],
+)
+def test_pydantic_takes_what_is_written_for_its_types(name: str, kind: Any) -> None:
+    adapter = pydantic.TypeAdapter(kind)
+    assert adapter.json_schema()["format"] == name
+    known = format_language(name)
+    assert known is not None
+    rng = random.Random(name)
+    for _ in range(20):
+        adapter.validate_python(_random_text(known[0], rng))
+    with pytest.raises(pydantic.ValidationError):
+        adapter.validate_python("word")
+
+
+@pytest.mark.parametrize("text", ["P9999Y99999M99999999D", "P99999W", "PT99999H9999999M999999999S"])
+def test_the_longest_durations_are_ones_that_pydantic_takes(text: str) -> None:
+    known = format_language("duration")
+    assert known is not None
+    assert matches(known[0], text)
+    pydantic.TypeAdapter(datetime.timedelta).validate_python(text)
 
 
 def _in_first_plane(text: str) -> str:
