@@ -301,14 +301,14 @@ class StepLoop:
         if step.batch.masks is None:
             return
         started = time.perf_counter()
-        constrained = [
-            (index, row)
-            for index, row in enumerate(step.sampling)
-            if row.sequence.matcher is not None
-            and not row.sequence.superseded
-            and row.sequence.finish_reason is None
-        ]
-        rows = [row for _, row in constrained]
+        indices: list[int] = []
+        rows: list[Row] = []
+        for index, row in enumerate(step.sampling):
+            sequence = row.sequence
+            is_open = sequence.finish_reason is None and not sequence.superseded
+            if sequence.matcher is not None and is_open:
+                indices.append(index)
+                rows.append(row)
         # Quicker than to wake a thread, and to be woken by it.
         filled = kept_masks(rows)
         if filled is None:
@@ -317,8 +317,7 @@ class StepLoop:
             sequence = rows[index].sequence
             if sequence.finish_reason is None:
                 self._finish(sequence, Update(index=sequence.index, finish_reason="error", error=message))
-        indices = np.array([index for index, _ in constrained], np.int64)
-        step.batch.masks.set_result(Masks(rows=indices, bits=filled.bits))
+        step.batch.masks.set_result(Masks(rows=np.array(indices, np.int64), bits=filled.bits))
         self._stats.step_mask.observe(time.perf_counter() - started)
 
     def _describe(self) -> str:

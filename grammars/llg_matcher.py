@@ -124,7 +124,7 @@ class LlgMatcher:
 
     def _after_allowed(self, token_id: int) -> State[Any] | None:
         """The place after a token that is known to be allowed; None if that is not known."""
-        if self._states is None or self._terminated:
+        if self._states is None or self._terminated or not 0 <= token_id < len(self._lengths):
             return None
         place = self._path[-1]
         return self._states.after_allowed(place, self._alike(place, token_id))
@@ -215,7 +215,7 @@ class LlgMatcher:
         texts = self._grammar.vocabulary.token_bytes
         if self._states is None:
             return nowhere()
-        if token_id >= len(texts) or not texts[token_id]:
+        if not 0 <= token_id < len(texts) or not texts[token_id]:
             return None
         try:
             return self._states.after(place, texts[token_id])

@@ -129,6 +129,21 @@ def _kept(cache: RowCache, key: object) -> list[int] | None:
     return None if row is None else row.tolist()
 
 
+def test_ids_that_are_no_tokens_are_refused(vocabulary: Vocabulary) -> None:
+    """Also where tokens are alike, and a token of each length was allowed before."""
+    lowered = lower(Constraint.json_schema({"type": "string"}))
+    grammar = LlgGrammar(vocabulary, lowered, rows=RowCache(1 << 20))
+    matcher = grammar.matcher()
+    for token_id in vocabulary.encode('"a bc def'):
+        mask_of(matcher, vocabulary)
+        assert matcher.accept(token_id)
+    count = matcher.num_tokens
+    for token_id in (*range(-8, 0), *range(vocabulary.width, vocabulary.width + 8), 1 << 40):
+        assert not matcher.accept(token_id)
+        assert matcher.accept_within(token_id, 100) is None
+    assert matcher.num_tokens == count
+
+
 class Counting(Tracker[int]):
     """Counts bytes; counts too how often it was asked."""
 
