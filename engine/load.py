@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -79,6 +80,7 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
         model = native = NativeDecoder(
             replace(loaded, spec=spec), num_pages=num_pages, page_size=config.page_size, kv_dtype=kv_dtype
         )
+        threading.Thread(target=native.back_first_pages, name="radish-memory", daemon=True).start()
         sampler: Sampler = NativeSampler(spec.vocab_size, loaded.runtime, lambda: native.likeliest)
     else:
         kv = KVCache.allocate(spec, num_pages, config.page_size, kv_dtype, device)

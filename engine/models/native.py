@@ -76,6 +76,11 @@ class NativeDecoder:
         """[S] of the last step: the token of a row's largest logit, -1 if that is no number; `NOT_SOUGHT`
         where more is wanted of the logits."""
 
+    def back_first_pages(self) -> None:
+        """Have the system back what the first prompts will write to; blocks for a fifth of a second."""
+        for layer in range(self._spec.num_layers):
+            self.kv.back(self.kv.size // self._spec.num_layers * layer)
+
     @staticmethod
     def bytes_per_page(spec: ModelSpec, page_size: int, dtype: torch.dtype) -> int:
         """Bytes that one page takes over all layers, keys and values together.

@@ -7,7 +7,7 @@ import logging
 import os
 import weakref
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_int32, c_int64, c_void_p
+from ctypes import POINTER, byref, c_int, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,9 @@ PANEL: Final = 32
 GROUP: Final = 64
 """...and inputs to a multiple of this."""
 _LINE: Final = 64
+_HUGE_PAGE: Final = 2 << 20
+_POPULATE_WRITE: Final = 23
+"""MADV_POPULATE_WRITE of Linux 5.14."""
 _SHARED: Final = 32 << 20
 """Bytes of a mapping that pieces share."""
 
@@ -119,6 +122,16 @@ class Memory:
         self.address: int = address
         self.size = size
         weakref.finalize(self, library.radish_unmap, address, size)
+
+    def back(self, offset: int) -> None:
+        """Have the system back the huge page with the byte at `offset`; what it holds stays.
+
+        The system does so by itself when that is first written to, which takes it milliseconds. Nothing
+        happens where it cannot be asked.
+        """
+        begin = offset - offset % _HUGE_PAGE
+        size = min(_HUGE_PAGE, self.size - begin)
+        ctypes.CDLL(None).madvise(c_void_p(self.address + begin), c_size_t(size), c_int(_POPULATE_WRITE))
 
 
 @dataclass(frozen=True, slots=True)

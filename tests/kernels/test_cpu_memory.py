@@ -1,4 +1,4 @@
-"""Pieces of memory that share mappings."""
+"""Memory of the step runtime: pieces that share mappings, and pages that are backed before they are used."""
 
 from __future__ import annotations
 
@@ -14,6 +14,28 @@ from kernels.cpu.runtime import Runtime
 
 def numbers(address: int, count: int) -> list[int]:
     return [*(ctypes.c_int32 * count).from_address(address)]
+
+
+def is_backed(address: int) -> bool:
+    """Whether the system has given memory to the page of 4 KiB at `address` (`mincore`)."""
+    found = ctypes.c_ubyte()
+    assert (
+        ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(4096), ctypes.byref(found)) == 0
+    )
+    return bool(found.value & 1)
+
+
+def test_a_huge_page_is_backed_and_keeps_what_it_holds() -> None:
+    size = 2 << 20
+    memory = Runtime(1, "portable").allocate(3 * size - 4096)
+    ctypes.memset(memory.address, 7, 1)
+    for offset, begin, end in ((size + 5000, size, 2 * size), (2 * size, 2 * size, memory.size)):
+        assert not is_backed(memory.address + begin)
+        memory.back(offset)
+        assert is_backed(memory.address + begin)
+        assert is_backed(memory.address + end - 4096)
+    memory.back(0)
+    assert [*(ctypes.c_ubyte * 2).from_address(memory.address)] == [7, 0]
 
 
 def test_pieces_are_apart_and_live_as_long_as_any_of_them() -> None:
