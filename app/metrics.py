@@ -35,6 +35,8 @@ _COUNTERS = (
     ("vllm:generation_tokens", "generation_tokens", "Tokens generated."),
     ("vllm:prefix_cache_queries", "prefix_queries", "Tokens looked up in the prefix cache."),
     ("vllm:prefix_cache_hits", "prefix_hits", "Tokens found in the prefix cache."),
+    ("vllm:spec_decode_num_draft_tokens", "draft_tokens", "Guessed tokens that were tried."),
+    ("vllm:spec_decode_num_accepted_tokens", "accepted_tokens", "Guessed tokens that were right."),
     ("vllm:num_preemptions", "preemptions", "Sequences whose pages were taken for others."),
     ("radish:requests_started", "started", "Sequences accepted."),
     ("radish:steps", "steps", "Steps of the engine."),

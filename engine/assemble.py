@@ -39,7 +39,7 @@ def assemble(
         pending_from=_int64([index for _, index in found.pending]),
         positions=_int64(found.positions),
         query_starts=_int32(found.starts),
-        context_lens=_int32([row.stop for row in rows]),
+        context_lens=_int32([row.end for row in rows]),
         page_table=_page_table([row.sequence for row in rows]),
         kv_slots=_int64(found.slots),
         logit_rows=_int64([*found.sampled_at, *(at for at, *_ in found.measured)]),
@@ -83,16 +83,18 @@ def _gather(
         if row.stop > sequence.known:  # only the last can be on the device
             found.pending.append((len(token_ids), previous[sequence.id]))
             token_ids.append(0)
-        if row.stop - row.start == 1:
+        token_ids += row.draft
+        if row.end - row.start == 1:
             page, offset = divmod(row.start, page_size)
             found.positions.append(row.start)
             found.slots.append(sequence.pages[page] * page_size + offset)
         else:
-            found.positions += range(row.start, row.stop)
+            found.positions += range(row.start, row.end)
             found.slots += _slots(row, page_size)
         if row.samples:
-            found.sampled_at.append(len(token_ids) - 1)
-            found.samples.append(_sample_row(row, eos_ids))
+            for guesses in range(len(row.draft) + 1):
+                found.sampled_at.append(len(token_ids) - 1 - len(row.draft) + guesses)
+                found.samples.append(_sample_row(row, guesses, eos_ids))
         if (targets := sequence.request.targets) is not None:
             found.measured += [
                 (first + targets.positions[target] - row.start, targets.token_ids[target], targets.top)
@@ -105,8 +107,8 @@ def _gather(
 
 
 def _slots(row: Row, page_size: int) -> list[int]:
-    """[stop - start] where the KV of a row's tokens goes."""
-    positions = np.arange(row.start, row.stop)
+    """[end - start] where the KV of a row's tokens goes."""
+    positions = np.arange(row.start, row.end)
     pages = np.frombuffer(row.sequence.pages, np.int32)[positions // page_size].astype(np.int64)
     slots: list[int] = (pages * page_size + positions % page_size).tolist()
     return slots
@@ -129,15 +131,17 @@ def _page_table(sequences: list[Sequence]) -> Int32:
     return np.frombuffer(joined, np.int32).reshape(len(tables), -1)
 
 
-def _sample_row(row: Row, eos_ids: frozenset[int]) -> SampleRow:
+def _sample_row(row: Row, guesses: int, eos_ids: frozenset[int]) -> SampleRow:
+    """What is sampled after so many of its guesses."""
     sequence, params = row.sequence, row.sequence.params
+    position = row.stop + guesses
     # A grammar knows best when its sentence may end, so `min_tokens` gives way to it.
-    too_early = sequence.matcher is None and row.stop - sequence.num_prompt < params.min_tokens
+    too_early = sequence.matcher is None and position - sequence.num_prompt < params.min_tokens
     return SampleRow(
         key=sequence.id,
         params=params,
         seed=params.seed + sequence.index,
-        position=row.stop,
+        position=position,
         tokens=sequence.tokens,
         num_prompt=sequence.num_prompt,
         num_known=sequence.known,

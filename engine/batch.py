@@ -69,7 +69,7 @@ class Masks:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """T tokens of R rows, S of which sample.
+    """T tokens of R rows; S samples, of one row several where it tries guessed tokens.
 
     `page_table` is padded with 0 to the widest row. `kv_slots[t]` is where token t's KV goes: page *
     page_size + offset.

@@ -25,6 +25,7 @@ from engine.queue_limits import Claim, QueueLimits
 from engine.request import GenerateRequest, Request, Sequence
 from engine.scheduler import Scheduler
 from engine.snapshot import SequenceView, Snapshot, take, view
+from engine.speculation import Speculation
 from engine.stats import Load, Stats
 from engine.step_loop import StepLoop
 from engine.stream import Update, UpdateStream
@@ -77,6 +78,7 @@ class Engine:
             max_batch_tokens=config.max_batch_tokens,
             max_running=config.max_running,
             pace=pace,
+            speculation=Speculation(config.draft_tokens),
         )
         self._queue_limits = QueueLimits(config, self._scheduler, self.stats)
         self._loop = StepLoop(

@@ -54,7 +54,7 @@ class History:
             sequence = row.sequence
             num_rows += 1
             if sequence.finish_reason is not None:  # its end was not known when the step was planned
-                tokens["decode"] += row.stop - row.start
+                tokens["decode"] += row.end - row.start
                 continue
             kind = sequence.timeline.ran(
                 step=self._number,
@@ -64,7 +64,7 @@ class History:
                 tokens=range(row.start, row.stop),
                 num_prompt=sequence.num_prompt,
             )
-            tokens[kind] += row.stop - row.start
+            tokens[kind] += row.end - row.start
         self._last_end = landed
         self.steps.append(
             StepRecord(number=self._number, start=start, end=landed, rows=num_rows, cached=cached, **tokens)

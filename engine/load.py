@@ -157,6 +157,10 @@ def _native(
             raise ConfigError(f"kv_dtype: {config.kv_dtype} needs the native path: {error}") from error
         if config.exact:
             raise ConfigError(f"exact: only the native path adds up in a fixed order: {error}") from error
+        if config.draft_tokens:
+            raise ConfigError(
+                f"draft_tokens: only on the native path texts stay the same: {error}"
+            ) from error
         _log.warning("serving on plain torch, several times slower: %s", error)
         return None
     quantize = None if config.quantize == "none" else config.quantize
@@ -205,6 +209,8 @@ def _device(config: Config) -> torch.device:
     device = _chosen_device(config)
     if config.exact and device.type != "cpu":
         raise ConfigError("exact: on a GPU the order of additions depends on the batch; use --device cpu")
+    if config.draft_tokens and device.type != "cpu":
+        raise ConfigError("draft_tokens: on a GPU texts would depend on what is tried; use --device cpu")
     return device
 
 

@@ -21,6 +21,13 @@ class Row(msgspec.Struct, frozen=True, eq=False):
     """Whether these are the last tokens before the next one is sampled."""
     epoch: int
     """The sequence's preemption count when planned: tells whether the pages are still its own."""
+    draft: tuple[int, ...] = ()
+    """Guesses at the tokens after `stop`, run as well: see `engine.speculation`."""
+
+    @property
+    def end(self) -> int:
+        """Where its tokens end, guesses included."""
+        return self.stop + len(self.draft)
 
     @property
     def decodes(self) -> bool:
@@ -60,3 +67,8 @@ class Plan:
     def reading(self) -> list[Row]:
         """The rows that run tokens of prompts."""
         return [row for row in self.rows.values() if row.start < row.sequence.num_prompt]
+
+    @property
+    def tries(self) -> bool:
+        """Whether it runs any guessed token."""
+        return any(row.draft for row in self.rows.values())

@@ -26,6 +26,7 @@ from engine.detokenizer import Detokenizer
 from engine.dictation import Dictation
 from engine.params import SamplingParams
 from engine.prefix_tree import Node
+from engine.prompt_lookup import PromptLookup
 from engine.stream import FinishReason, TokenLogprob, UpdateStream
 from engine.targets import Targets
 from engine.timeline import Timeline
@@ -87,6 +88,8 @@ class Sequence:
     matcher: Matcher | None = None
     dictation: Dictation | None = None
     """Of its grammar; None without one."""
+    lookup: PromptLookup | None = None
+    """Guesses at its next tokens, once some were wanted."""
 
     pending: int = 0
     """How many tokens after `tokens` are sampled but unread."""
@@ -141,6 +144,11 @@ class Sequence:
         """Throw away the samples in flight: the tokens in their places are known from elsewhere."""
         self.superseded += self.pending
         self.pending = 0
+
+    def confirm_guess(self) -> None:
+        """The last known token had been guessed and run. No other of its tokens may be in flight."""
+        self.computed += 1
+        self.scheduled += 1
 
     @property
     def first_target(self) -> int:

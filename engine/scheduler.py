@@ -27,6 +27,7 @@ from engine.prefix_tree import Prefix, PrefixTree
 from engine.request import Sequence
 from engine.row_price import RowPrice
 from engine.sequence_pages import SequencePages
+from engine.speculation import Speculation
 from engine.stats import PageCounts, Stats
 from engine.token_price import Chunk
 from engine.waiting import WaitingQueue
@@ -50,12 +51,14 @@ class Scheduler:
         max_batch_tokens: int,
         max_running: int,
         pace: Pace,
+        speculation: Speculation,
     ) -> None:
         self._pages = SequencePages(pool, tree, stats)
         self._stats = stats
         self._max_batch_tokens = max_batch_tokens
         self._max_running = max_running
         self._pace = pace
+        self._speculation = speculation
         self._short = max_batch_tokens // 2
         """Tokens to run, at most, of what counts as a short prompt."""
         self._reserve = OutputReserve(pool.page_size)
@@ -95,6 +98,7 @@ class Scheduler:
             plan.budget += kept
         self._schedule_all(prompts, plan)
         self._admit(plan)
+        self._speculation.extend(plan, self._pages)
         self._places = len(self.running) if len(self.waiting) else self._max_running
         self._reserve.decay()
         return plan if plan.rows else None

@@ -86,6 +86,10 @@ class Stats:
         """Tokens run through the model, recomputation included."""
         self.discarded_tokens = 0
         """Tokens sampled for sequences that had ended one step earlier."""
+        self.draft_tokens = 0
+        """Guessed tokens that were tried..."""
+        self.accepted_tokens = 0
+        """...and those that were right."""
         self.prefix_queries = 0
         """Tokens looked up in the prefix tree."""
         self.prefix_hits = 0

@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -176,7 +177,7 @@ class StepLoop:
     def _launch(self, flight: _Step | None) -> _Step | None:
         """Plan the next step and hand it to the worker; None if there is nothing to run."""
         self._work.clear()
-        if flight is not None and self._pays_to_read_first():
+        if flight is not None and (flight.plan.tries or self._pays_to_read_first()):
             return None
         started = time.perf_counter()
         hits = self._stats.prefix_hits
@@ -237,12 +238,13 @@ class StepLoop:
             step.plan.rows.values(), cached=step.cached_tokens, launched=step.launched, landed=now
         )
         self._read(step, output, failed)
-        for row, token_id, logprob in zip(step.sampling, output.token_ids, output.logprobs, strict=True):
-            sequence = row.sequence
+        sampled = zip(output.token_ids, output.logprobs, strict=True)
+        for row in step.sampling:
+            sequence, samples = row.sequence, list(islice(sampled, 1 + len(row.draft)))
             if not sequence.take_sample():
                 self._stats.discarded_tokens += 1
                 continue
-            update = self._accept(sequence, token_id, logprob)
+            update = self._accept_all(row, samples)
             if update.token_ids:
                 self._stats.record_tokens(sequence, len(update.token_ids), now)
             if update.finish_reason is not None:
@@ -250,6 +252,19 @@ class StepLoop:
             else:
                 sequence.request.stream.put(update)
         self._stats.step_commit.observe(time.perf_counter() - started)
+
+    def _accept_all(self, row: Row, samples: list[tuple[int, TokenLogprob | None]]) -> Update:
+        """What a row's samples make of its sequence: those after guesses count as far as these were right."""
+        sequence = row.sequence
+        update = self._accept(sequence, *samples[0])
+        self._stats.draft_tokens += len(row.draft)
+        for guess, (token_id, _), following in zip(row.draft, samples, samples[1:], strict=False):
+            if update.finish_reason is not None or token_id != guess:
+                break
+            sequence.confirm_guess()
+            self._stats.accepted_tokens += 1
+            update.merge(self._accept(sequence, *following))
+        return update
 
     def _accept(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> Update:
         """What a sampled token makes of its sequence; whatever fails with it ends this sequence only."""

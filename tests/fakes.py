@@ -67,16 +67,16 @@ def _chain(previous: int, token_id: int) -> int:
     return (previous * 1_000_003 + token_id + 1) % _MODULUS
 
 
-def _letter(state: int) -> int:
-    return ord("a") + state % 26
+def _letter(state: int, letters: int = 26) -> int:
+    return ord("a") + state % letters
 
 
-def hashed_tokens(prompt: Iterable[int], count: int) -> list[int]:
+def hashed_tokens(prompt: Iterable[int], count: int, letters: int = 26) -> list[int]:
     """What the fake model says after `prompt`, without any paging or batching."""
     state = hashed_state(prompt)
     output: list[int] = []
     for _ in range(count):
-        output.append(_letter(state))
+        output.append(_letter(state, letters))
         state = _chain(state, output[-1])
     return output
 
@@ -114,6 +114,8 @@ class FakeRunner:
         """How long a step is said to have taken."""
         self.batches: list[Batch] = []
         """Every batch that was run."""
+        self.letters = 26
+        """How many different ones its texts have: of few, some words are said again."""
         self._page_size = page_size
         self._kv = np.zeros(num_pages * page_size, np.int64)
         self._sampled: list[int] = []
@@ -190,7 +192,7 @@ class FakeRunner:
 
     def _choose(self, row: SampleRow, state: int, allowed: list[int] | None) -> int:
         scripted = self.script(row)
-        wanted = _letter(state) if scripted is None else scripted
+        wanted = _letter(state, self.letters) if scripted is None else scripted
         if allowed is None or wanted in allowed:
             return wanted
         return allowed[state % len(allowed)] if allowed else -1

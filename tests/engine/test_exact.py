@@ -1,4 +1,4 @@
-"""`--exact` refuses to start where it could not be kept."""
+"""What promises that texts stay the same refuses to start where it could not be kept."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from engine.errors import ConfigError
 from kernels.cpu.errors import NativeUnavailableError
 from kernels.cpu.runtime import Runtime
 
+PROMISES = pytest.mark.parametrize("promise", [{"exact": True}, {"draft_tokens": 7}])
 
-def test_not_without_the_native_path(monkeypatch: pytest.MonkeyPatch) -> None:
+
+@PROMISES
+def test_not_without_the_native_path(monkeypatch: pytest.MonkeyPatch, promise: dict[str, Any]) -> None:
     def unavailable(*args: Any, **kwargs: Any) -> None:
         raise NativeUnavailableError("there is no C++ compiler")
 
     monkeypatch.setattr(Runtime, "__init__", unavailable)
-    with pytest.raises(ConfigError, match=r"exact: .*there is no C\+\+ compiler"):
-        load.load_engine(Config(exact=True, kv_memory=16), lambda stage, fraction: None)
+    with pytest.raises(ConfigError, match=rf"{next(iter(promise))}: .*there is no C\+\+ compiler"):
+        load.load_engine(Config(**promise, kv_memory=16), lambda stage, fraction: None)
 
 
+@PROMISES
 @pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_not_on_a_gpu(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+def test_not_on_a_gpu(monkeypatch: pytest.MonkeyPatch, device: Any, promise: dict[str, Any]) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(ConfigError, match="exact: on a GPU"):
-        load.load_engine(Config(exact=True, device=device), lambda stage, fraction: None)
+    with pytest.raises(ConfigError, match=f"{next(iter(promise))}: on a GPU"):
+        load.load_engine(Config(**promise, device=device), lambda stage, fraction: None)

@@ -20,6 +20,7 @@ from engine.plan import Plan
 from engine.prefix_tree import PrefixTree
 from engine.request import Request, Sequence
 from engine.scheduler import Scheduler
+from engine.speculation import Speculation
 from engine.stats import Stats
 from engine.stream import UpdateStream
 from tests.fakes import byte_tokenizer
@@ -56,7 +57,13 @@ class Machine:
         """After so many tokens the next one of a prompt costs twice as much."""
         self._pace = Pace(aim, 512)
         self._scheduler = Scheduler(
-            PagePool(8000, 16), PrefixTree(16), Stats(), max_batch_tokens=512, max_running=64, pace=self._pace
+            PagePool(8000, 16),
+            PrefixTree(16),
+            Stats(),
+            max_batch_tokens=512,
+            max_running=64,
+            speculation=Speculation(0),
+            pace=self._pace,
         )
         self._chance = random.Random(5)
         self._ids = itertools.count()

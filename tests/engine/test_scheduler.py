@@ -19,6 +19,7 @@ from engine.plan import Plan
 from engine.prefix_tree import Prefix, PrefixTree
 from engine.request import Request, Sequence, Timing
 from engine.scheduler import Scheduler
+from engine.speculation import Speculation
 from engine.stats import Stats
 from engine.stream import UpdateStream
 from engine.token_price import Chunk
@@ -49,6 +50,7 @@ class Rig:
             self.stats,
             max_batch_tokens=budget,
             max_running=max_running,
+            speculation=Speculation(0),
             pace=self.pace,
         )
         self.runner = FakeRunner(num_pages=num_pages, page_size=page_size)
