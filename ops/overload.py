@@ -2,6 +2,7 @@
 
     ops/overload goodput --seconds 60     # four times the requests it has the capacity for
     ops/overload flood --seconds 60       # one client that sends prompts of 8,000 tokens, again and again
+    ops/overload flood --cached           # prompts that are mostly cached, of which nothing is promised
 
 Both put calm phases before and after, for machines change their speed, and exit with 1 where a promise was
 not kept. The clients run on the machine that they measure. So goodput is compared with that at capacity while
@@ -120,12 +121,14 @@ async def _memory_of(pid: int) -> AsyncIterator[list[int]]:
         watching.cancel()
 
 
-async def flood(traffic: Traffic, seconds: float) -> list[str]:
-    """A flood of long prompts; returns the promises that were broken."""
+async def flood(traffic: Traffic, seconds: float, *, cached: bool) -> list[str]:
+    """A flood of long prompts; returns the promises that were broken, of which there are none where they are
+    mostly cached."""
     before, during, after = Phase("calm"), Phase("flooded"), Phase("calm again")
+    shared = await traffic.cached() if cached else []
     flooding = Phase("flood")
     await traffic.closed(4, before, seconds / 2, _LENGTHS)
-    task = asyncio.create_task(traffic.flood(flooding))
+    task = asyncio.create_task(traffic.flood(flooding, shared))
     await traffic.closed(4, during, seconds, _LENGTHS)
     task.cancel()
     await asyncio.wait((task,))
@@ -143,7 +146,7 @@ async def flood(traffic: Traffic, seconds: float) -> list[str]:
     )
     ratios = (f"p{percent} {_ratio(before, during, after, percent):.2f}" for percent in _PERCENTILES)
     print(f"the gap in times that of calm: {', '.join(ratios)}")
-    return broken_by_flood(before, during, after)
+    return [] if cached else broken_by_flood(before, during, after)
 
 
 def broken_by_flood(before: Phase, during: Phase, after: Phase) -> list[str]:
@@ -171,7 +174,7 @@ async def measure(options: argparse.Namespace) -> Iterable[str]:
             model = await client.first_model()
         traffic = Traffic(server.url, model)
         if options.what == "flood":
-            return await flood(traffic, options.seconds)
+            return await flood(traffic, options.seconds, cached=options.cached)
         async with own_process("ops.refusing_server") as refusing:
             return await goodput(traffic, Traffic(refusing.url, model), options.seconds, server.pid)
 
@@ -181,6 +184,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("goodput", "flood"))
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--cached", action="store_true", help="flood: all but 200 tokens are cached")
     parser.add_argument("--serve", type=shlex.split, default=[], help="options of radish serve, quoted")
     broken = list(asyncio.run(measure(parser.parse_args(arguments))))
     for promise in broken:

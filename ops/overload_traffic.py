@@ -21,6 +21,10 @@ _PAUSE_S = 1.0
 """A refused client asks again after that."""
 
 
+_FLOOD_WORDS = 3960
+"""Digits and the blanks between them are two tokens each."""
+
+
 @dataclass
 class Phase:
     """A stretch of time, and what was answered in it."""
@@ -126,14 +130,29 @@ class Traffic:
         for client in idle:
             client.close()
 
-    async def flood(self, phase: Phase) -> None:
-        """One prompt of 8,000 tokens after another, four at a time."""
+    async def cached(self) -> list[str]:
+        """The words of a prompt that is cached now, all but 200 tokens of those that flood."""
+        words = _digits(random.Random("cached"), _FLOOD_WORDS - 100)
+        with closing(self.client()) as client:
+            await self.ask(client, Phase("cached"), _conversation(words), max_tokens=1)
+        return words
+
+    async def flood(self, phase: Phase, shared: list[str]) -> None:
+        """One prompt of 8,000 tokens after another, four at a time, which begin with `shared` words."""
         numbers = random.Random("flood")
 
         async def one() -> None:
             with closing(self.client()) as client:
                 while True:
-                    text = " ".join(str(numbers.randrange(10)) for _ in range(3960))
-                    await self.ask(client, phase, [{"role": "user", "content": text}], max_tokens=1)
+                    words = shared + _digits(numbers, _FLOOD_WORDS - len(shared))
+                    await self.ask(client, phase, _conversation(words), max_tokens=1)
 
         await asyncio.gather(*(one() for _ in range(4)))
+
+
+def _digits(numbers: random.Random, count: int) -> list[str]:
+    return [str(numbers.randrange(10)) for _ in range(count)]
+
+
+def _conversation(words: list[str]) -> list[dict[str, str]]:
+    return [{"role": "user", "content": " ".join(words)}]

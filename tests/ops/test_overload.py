@@ -58,11 +58,12 @@ def test_the_exit_status_tells(
     broken: list[str], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def measure(options: argparse.Namespace) -> list[str]:
-        assert (options.what, options.seconds, options.serve) == ("flood", 3.0, ["--threads", "1"])
+        given = options.what, options.seconds, options.cached, options.serve
+        assert given == ("flood", 3.0, True, ["--threads", "1"])
         return broken
 
     monkeypatch.setattr(overload, "measure", measure)
-    assert overload.main(["flood", "--seconds", "3", "--serve=--threads 1"]) == status
+    assert overload.main(["flood", "--seconds", "3", "--cached", "--serve=--threads 1"]) == status
     assert capsys.readouterr().out == "".join(f"BROKEN: {promise}\n" for promise in broken)
 
 
