@@ -91,10 +91,9 @@ async def measure(engine: Engine, config: Config, *, streams: int, tokens: int, 
         seconds, used = time.perf_counter() - begun, time.process_time() - used
         steps, of_loop = engine.stats.steps - steps, time.thread_time() - of_loop
         total = streams * tokens * 2
-        print(
-            f"{total} tokens in {seconds:.1f} s, {used:.1f} of a processor: {total / used:,.0f} a second of it\n"
-            f"{steps} steps: {1e3 * of_loop / steps:.2f} ms of the loop's thread each, requests included"
-        )
+        per_s, per_step = total / used, 1e3 * of_loop / steps
+        print(f"{total} tokens in {seconds:.1f} s, {per_s:,.0f} a second of processor time ({used:.1f} s)")
+        print(f"{steps} steps, {per_step:.2f} ms of the loop's thread each, requests included")
         server.should_exit = True
         await serving
     return code
