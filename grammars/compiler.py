@@ -119,7 +119,9 @@ class Compiler:
         try:
             checked = self._workers.check(constraint, self._timeout_s)
             lowered = Lowered(checked.source, pickle.loads(checked.sentences))
-            grammar = LlgGrammar(self._vocabulary, lowered, heavy=checked.heavy, rows=self._rows)
+            grammar = LlgGrammar(
+                self._vocabulary, lowered, heavy=checked.heavy, rows=self._rows, way=checked.way
+            )
             # Worked out here, not on the event loop.
             if grammar.min_tokens is None and isinstance(lowered.sentences, Tables):
                 raise self._workers.blame(GrammarError(ENDLESS), constraint, self._timeout_s)

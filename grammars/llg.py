@@ -6,9 +6,9 @@ grammar. A matcher in an error state is rebuilt with more room and fed its token
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from grammars.schema.tables import Tables
 from grammars.states import STATES_BYTES, States
 from grammars.tag_tables import TagTables
 from grammars.tag_tracker import TagTracker
-from grammars.tracking import JsonTracker, NoCloseError, RegexTracker, Tracker
+from grammars.tracking import JsonTracker, RegexTracker, Tracker
 from grammars.vocab import Vocabulary
 
 _FUEL_FACTOR = 5
@@ -71,20 +71,28 @@ class LlgGrammar:
         heavy: it needs more lexer fuel than usual; its matchers share nothing, so that one that
             runs out does not take others along.
         rows: where masks are kept; None: nowhere.
+        way: few tokens that may make a whole sentence (`grammars.few_tokens`).
 
     Raises:
         GrammarError: the engine refuses it.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, lowered: Lowered, *, heavy: bool = False, rows: RowCache | None = None
+        self,
+        vocabulary: Vocabulary,
+        lowered: Lowered,
+        *,
+        heavy: bool = False,
+        rows: RowCache | None = None,
+        way: Sequence[int] = (),
     ) -> None:
         self.vocabulary = vocabulary
         self.heavy = heavy
         # Places that no two sequences come to are not worth it.
         shared = not isinstance(lowered.sentences, RecursiveTables) or lowered.sentences.exact
         self.rows = rows if shared else None
-        self._tracker = _tracker(lowered.sentences, vocabulary)
+        self._way = way
+        self._tracker = tracker_of(lowered.sentences, vocabulary)
         self.states = States(self._tracker) if self._tracker else None
         self._source = lowered.source
         self._lock = threading.Lock()
@@ -98,9 +106,8 @@ class LlgGrammar:
     def min_tokens(self) -> int | None:
         matcher = self.matcher()
         close = matcher.shortest_close()
-        if close is not None and isinstance(self._tracker, JsonTracker | RegexTracker):
-            with contextlib.suppress(NoCloseError):
-                matcher.try_close(self._tracker.other_text())
+        if close is not None and self._way:
+            matcher.try_close(self._way)
             close = matcher.shortest_close()
         if self.states is not None:
             self.states.forget()  # what was seen on the way, so that it is remembered itself
@@ -137,7 +144,8 @@ class LlgGrammar:
         return matcher
 
 
-def _tracker(sentences: Sentences | None, vocabulary: Vocabulary) -> Tracker[Any] | None:
+def tracker_of(sentences: Sentences | None, vocabulary: Vocabulary) -> Tracker[Any] | None:
+    """What follows the sentences of a grammar, if anything can."""
     match sentences:
         case None:
             return None
@@ -148,4 +156,4 @@ def _tracker(sentences: Sentences | None, vocabulary: Vocabulary) -> Tracker[Any
         case RecursiveTables():
             return RecursiveTracker(sentences)
         case _:
-            return RegexTracker(sentences, vocabulary)
+            return RegexTracker(sentences)

@@ -7,6 +7,7 @@ the state as it was, and recovery from error states.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -164,11 +165,11 @@ class LlgMatcher:
         place = self._path[-1]
         return None if math.isinf(self._left(place)) else list(place.way())
 
-    def try_close(self, text: bytes) -> None:
-        """Let `shortest_close` be the tokens of `text`, if they are fewer."""
+    def try_close(self, tokens: Sequence[int]) -> None:
+        """Let `shortest_close` be some tokens, or those that must stand for them, if they are fewer."""
         if self._states is not None:
             place = self._path[-1]
-            try_way(self._states, place, text, self._engine().deep_copy(), self._grammar.vocabulary)
+            try_way(self._states, place, tokens, self._engine().deep_copy(), self._grammar.vocabulary)
 
     def rollback(self, count: int) -> None:
         if not 0 <= count <= self.num_tokens:

@@ -10,7 +10,7 @@ budget may cut it off.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -167,6 +167,15 @@ class RecursiveTracker:
 
     def most_counted(self, point: StackPoint | LostPoint) -> int:
         return 0
+
+    def may_end(self, point: StackPoint | LostPoint) -> bool:
+        return None in point.stacks and not point.rest
+
+    def order(self, point: StackPoint | LostPoint) -> tuple[Hashable, int] | None:
+        return None if isinstance(point, LostPoint) else ((point.stacks, point.rest), 0)
+
+    def languages(self, point: StackPoint | LostPoint) -> tuple[Regex, ...]:
+        return ()
 
     def _most(self, stack: Stack) -> float:
         assert isinstance(stack.top, Regex)

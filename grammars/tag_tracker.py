@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from grammars.alike import JsonOrder
 from grammars.base import MaskRow
+from grammars.regular.ast import Regex
 from grammars.repeats import Repeats
 from grammars.schema.closing import Closer
 from grammars.schema.points import Mode, OffGrammarError, Point, RepeatedError
@@ -43,6 +45,7 @@ class TagTracker:
         self._readers = [Reader(inner) for _, _, inner in tables.tags]
         self._closers = [Closer(reader) for reader in self._readers]
         self._repeats = [Repeats(reader, vocabulary) for reader in self._readers]
+        self._orders = [JsonOrder(reader) for reader in self._readers]
         self._longest = max(map(len, tables.triggers))
         self.start = TagPoint()
 
@@ -140,6 +143,18 @@ class TagTracker:
 
     def most_counted(self, point: TagPoint) -> int:
         return 0
+
+    def may_end(self, point: TagPoint) -> bool:
+        return self.size(point) == 0
+
+    def order(self, point: TagPoint) -> tuple[TagPoint, int]:
+        if point.inside is None:
+            return point, 0
+        inside, rank = self._orders[point.tag].of(point.inside)
+        return point._replace(inside=inside), rank
+
+    def languages(self, point: TagPoint) -> tuple[Regex, ...]:
+        return () if point.inside is None else self._orders[point.tag].languages(point.inside)
 
 
 def _incomplete(data: bytes) -> bytes:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
+from grammars.alike import JsonOrder, loosened
 from grammars.base import MaskRow
 from grammars.regular.ast import ANYTHING, NOTHING, Regex, Repeat, is_free
 from grammars.regular.derivative import derive_text
-from grammars.regular.questions import TooManyStatesError, shortest, words
+from grammars.regular.questions import TooManyStatesError, shortest
 from grammars.repeats import Repeats
 from grammars.schema.closing import Closer, NoCloseError
 from grammars.schema.points import Language, Mode, OffGrammarError, Point, RepeatedError
@@ -18,8 +20,6 @@ from grammars.schema.tables import Tables
 from grammars.vocab import Vocabulary
 
 P = TypeVar("P")
-
-_FEW = 64
 
 __all__ = ["JsonTracker", "NoCloseError", "OffGrammarError", "RegexTracker", "RepeatedError", "Tracker"]
 
@@ -60,6 +60,21 @@ class Tracker(Protocol[P]):
         """
         ...
 
+    def may_end(self, point: P) -> bool:
+        """Whether the text may be whole here."""
+        ...
+
+    def order(self, point: P) -> tuple[Hashable, int] | None:
+        """The same for points that go on alike, and a number: the least of those has every end of the others.
+
+        None where the text is not followed any longer.
+        """
+        ...
+
+    def languages(self, point: P) -> tuple[Regex, ...]:
+        """Regular languages of which the text at a point is, up to a quotation mark; nothing if unknown."""
+        ...
+
 
 class JsonTracker:
     """Follows the JSON of a schema."""
@@ -68,12 +83,12 @@ class JsonTracker:
         self._reader = Reader(tables)
         self._closer = Closer(self._reader)
         self._repeats = Repeats(self._reader, vocabulary)
+        self._order = JsonOrder(self._reader)
         self._sizes_hold = not tables.fresh_needed
         self._may_repeat = tables.has_names or tables.has_distinct
         # Where items are compared, so may be any text in them.
         self._compares = tables.has_distinct
         self._ends_are_tried = tables.has_compared
-        self._vocabulary = vocabulary
         self._plain = vocabulary.plain
         self.start: Point = self._reader.start
 
@@ -91,12 +106,6 @@ class JsonTracker:
     def close(self, point: Point) -> bytes:
         return self._closer.close(point)
 
-    def other_text(self) -> bytes:
-        """A whole value that may be longer than a shortest one, but take fewer tokens."""
-        spellings = self._vocabulary.spellings
-        closer = Closer(self._reader, lambda written: spellings.count(written.encode()))
-        return closer.close(self.start)
-
     def forbid(self, row: MaskRow, point: Point) -> None:
         if self._may_repeat:
             self._repeats.forbid(row, point)
@@ -106,6 +115,17 @@ class JsonTracker:
             return 0
         counted = [_most_counted(language) for language, _ in point.texts]
         return max(counted) if all(counted) else 0
+
+    def may_end(self, point: Point) -> bool:
+        if point.mode == Mode.BARE and point.level.parent is None:
+            return bool(self._reader.complete(point))
+        return point.mode == Mode.DONE
+
+    def order(self, point: Point) -> tuple[Point, int] | None:
+        return self._order.of(point)
+
+    def languages(self, point: Point) -> tuple[Regex, ...]:
+        return self._order.languages(point)
 
 
 def without_text(point: Point) -> Point:
@@ -132,19 +152,8 @@ class TextPoint(NamedTuple):
 class RegexTracker:
     """Follows plain text of a regular language."""
 
-    def __init__(self, language: Regex, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, language: Regex) -> None:
         self.start = TextPoint(language, b"")
-
-    def other_text(self) -> bytes:
-        """A text that may be longer than a shortest one, but take fewer tokens, where there are few."""
-        try:
-            listed = words(self.start.left, _FEW)
-        except TooManyStatesError:
-            listed = None
-        if not listed:
-            raise NoCloseError
-        return min((word.encode() for word in listed), key=self._vocabulary.spellings.count)
 
     def advance(self, point: TextPoint, data: bytes, *, ends: bool = False) -> TextPoint:
         raw = point.rest + data
@@ -174,6 +183,16 @@ class RegexTracker:
 
     def most_counted(self, point: TextPoint) -> int:
         return 0 if point.rest else _most_counted(point.left)
+
+    def may_end(self, point: TextPoint) -> bool:
+        return not point.rest and point.left.nullable
+
+    def order(self, point: TextPoint) -> tuple[TextPoint, int]:
+        left, least = loosened(point.left)
+        return TextPoint(left, point.rest), least
+
+    def languages(self, point: TextPoint) -> tuple[Regex, ...]:
+        return (point.left,)
 
 
 def _most_counted(language: Language) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -11,6 +12,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLTokenizer, TokenizerWrapper
+
+from grammars.token_table import TokenTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +52,18 @@ class Vocabulary:
     @cached_property
     def spellings(self) -> Spellings:
         """The tokens that are text, by their bytes."""
+        return Spellings(self.texts)
+
+    @cached_property
+    def table(self) -> TokenTable:
+        """The same as arrays of bytes."""
+        return TokenTable(self.texts)
+
+    @property
+    def texts(self) -> list[bytes]:
+        """The bytes of each token, nothing for those that are no text."""
         barred = self.special_ids | self.eos_ids
-        return Spellings([b"" if i in barred else text for i, text in enumerate(self.token_bytes)])
+        return [b"" if i in barred else text for i, text in enumerate(self.token_bytes)]
 
     @cached_property
     def plain(self) -> frozenset[bytes]:
@@ -60,10 +73,8 @@ class Vocabulary:
     @cached_property
     def plain_lengths(self) -> bytes:
         """The characters of each token that is such text; 0 for all others."""
-        barred = self.special_ids | self.eos_ids
-        texts = (b"" if i in barred else text for i, text in enumerate(self.token_bytes))
-        lengths = bytes(length if length < 256 else 0 for length in map(_plain_length, texts))
-        return lengths.ljust(self.width, b"\0")
+        lengths = [_plain_length(text) for text in self.texts]
+        return bytes(length if length < 256 else 0 for length in lengths).ljust(self.width, b"\0")
 
     @cached_property
     def tokenizer(self) -> LLTokenizer:
@@ -114,14 +125,38 @@ class Spellings:
                 return token_id
         return None
 
-    def count(self, data: bytes) -> int:
-        """Tokens that `data` takes, each the longest there is; where none begins it, bytes."""
-        count = 0
-        while data:
+    def fewest(self, data: bytes) -> list[int] | None:
+        """The fewest tokens that make `data`; None if none do.
+
+        Of long data, only the last part is made of the fewest, what is before it of the longest there are.
+        """
+        tokens = []
+        while len(data) > _MOST_SPLIT:
             token_id = self.longest(data)
-            data = data[1 if token_id is None else len(self._token_bytes[token_id]) :]
-            count += 1
-        return count
+            if token_id is None:
+                return None
+            tokens.append(token_id)
+            data = data[len(self._token_bytes[token_id]) :]
+        firsts = self._fewest_from(data)
+        at = 0
+        while at < len(data):
+            if firsts[at] < 0:
+                return None
+            tokens.append(firsts[at])
+            at += len(self._token_bytes[firsts[at]])
+        return tokens
+
+    def _fewest_from(self, data: bytes) -> list[int]:
+        """For each place in `data` the first of the fewest tokens that what follows is made of; -1: none."""
+        firsts = [-1] * len(data)
+        counts = [*[math.inf] * len(data), 0]
+        for start in reversed(range(len(data))):
+            for end in range(start + 1, min(start + self._longest, len(data)) + 1):
+                if counts[end] + 1 < counts[start]:
+                    token_id = self._by_text.get(data[start:end])
+                    if token_id is not None:
+                        counts[start], firsts[start] = counts[end] + 1, token_id
+        return firsts
 
     def starting_with(self, prefix: bytes) -> npt.NDArray[np.int64]:
         """The tokens whose bytes start with `prefix`."""
@@ -139,6 +174,7 @@ def _plain_length(data: bytes) -> int:
     return 0 if _NOT_PLAIN.search(text) else len(text)
 
 
+_MOST_SPLIT = 512
 _NOT_PLAIN = re.compile(r'["\\\x00-\x1f]')
 _QUOTE_BRACKET = re.compile(rb'".*[\]}]', re.DOTALL)
 _BARE_END = re.compile(rb"[0-9a-z][,\]} \n]")
@@ -152,10 +188,9 @@ class _Pieces:
     bos_token_id = None
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        barred = vocabulary.special_ids | vocabulary.eos_ids
-        texts = [b"" if i in barred else text for i, text in enumerate(vocabulary.token_bytes)]
+        texts = vocabulary.texts
         self.tokens = texts + [b""] * (vocabulary.width - len(texts))
-        self.special_token_ids = sorted(barred)
+        self.special_token_ids = sorted(vocabulary.special_ids | vocabulary.eos_ids)
         self.eos_token_id = min(vocabulary.eos_ids)
         self._encode = vocabulary.encode
 

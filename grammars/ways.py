@@ -7,6 +7,7 @@ own way is known: in a list of strings, up to the end of the string.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeVar
 
 from llguidance import LLMatcher
@@ -38,7 +39,7 @@ def find_way(states: States[P], state: State[P], matcher: LLMatcher, vocabulary:
     steps: list[tuple[State[P], Step[P]]] = []
     while text and (here.left is None or here.left > len(text)):
         piece = _joining(states, here, text, vocabulary) if len(text) > _LONG and not steps else text
-        step = _step(states, here, text, matcher, vocabulary, piece=piece, ends=True)
+        step = _step(states, here, text, matcher, vocabulary, piece=piece)
         if step is None:
             # What the engine fails at, it may not fail at another time.
             if not matcher.is_error():
@@ -56,23 +57,53 @@ def find_way(states: States[P], state: State[P], matcher: LLMatcher, vocabulary:
 
 
 def try_way(
-    states: States[P], state: State[P], text: bytes, matcher: LLMatcher, vocabulary: Vocabulary
+    states: States[P], state: State[P], tokens: Sequence[int], matcher: LLMatcher, vocabulary: Vocabulary
 ) -> None:
-    """Note the way along `text` if it takes fewer tokens than the one that is known from a state.
+    """Note the way along some tokens, as `dictated`, if it is shorter than the known one from a state.
 
     Args:
         matcher: the engine's, at the state; it is used up.
     """
     here, steps = state, []
-    while text:
-        step = _step(states, here, text, matcher, vocabulary, piece=text, ends=False)
-        if step is None:
+    for token_id in dictated(tokens, matcher, vocabulary) or ():
+        data = vocabulary.token_bytes[token_id]
+        try:
+            step = Step(token_id, data, states.after(here, data))
+        except (OffGrammarError, RepeatedError):
             return
         steps.append((here, step))
-        here, text = step.state, text[len(step.data) :]
-    if matcher.is_accepting():
+        here = step.state
+    if steps:
         note_end(here)
         note_way(steps)
+
+
+def dictated(tokens: Sequence[int], matcher: LLMatcher, vocabulary: Vocabulary) -> list[int] | None:
+    """The same text in the tokens that the engine dictates, and some of the given ones where it does not.
+
+    None if the engine does not take the text as a whole one.
+
+    Args:
+        matcher: the engine's; it is used up.
+    """
+    texts = vocabulary.token_bytes
+    found: list[int] = []
+    left, at = tokens, 0
+    while at < len(left):
+        forced = matcher.compute_ff_tokens()
+        token_id = forced[0] if forced else left[at]
+        if token_id == left[at]:
+            at += 1
+        else:
+            text = b"".join(texts[token] for token in left[at:])
+            spelled = vocabulary.spellings.fewest(text[len(texts[token_id]) :])
+            if spelled is None or not text.startswith(texts[token_id]):
+                return None
+            left, at = spelled, 0
+        if matcher.try_consume_tokens([token_id]) != 1:
+            return None
+        found.append(token_id)
+    return found if matcher.is_accepting() else None
 
 
 def _step(
@@ -83,13 +114,12 @@ def _step(
     vocabulary: Vocabulary,
     *,
     piece: bytes,
-    ends: bool,
 ) -> Step[P] | None:
     """The first of the tokens that `text` is spelled with: one that the engine dictates, or the longest.
 
     Args:
-        piece: the beginning of `text` that the longest may be of.
-        ends: `text` is an end that is known to be one.
+        text: an end that is known to be one.
+        piece: the beginning of it that the longest may be of.
     """
     forced = matcher.compute_ff_tokens()
     token_id = forced[0] if forced else vocabulary.spellings.longest(piece)
@@ -99,7 +129,7 @@ def _step(
     if matcher.try_consume_tokens([token_id]) != 1:
         return None
     try:
-        return Step(token_id, data, states.after(state, data, ends=ends))
+        return Step(token_id, data, states.after(state, data, ends=True))
     except (OffGrammarError, RepeatedError):
         return None
 

@@ -26,6 +26,7 @@ from llguidance import LLMatcher
 
 from grammars.base import GrammarError
 from grammars.blame import ENDLESS, alike, in_copy, is_placed, placed, seconds_of_copies
+from grammars.few_tokens import few_tokens
 from grammars.llg import LlgGrammar, complaint, limits
 from grammars.lower import Lowered, lower
 from grammars.schema.trials import Verdict
@@ -74,12 +75,13 @@ class Setup(msgspec.Struct, frozen=True):
 class Checked(msgspec.Struct, frozen=True, tag=True):
     """A grammar that compiled, had a first mask and survived a random walk.
 
-    `sentences` is pickled, by this process for the one that started it.
+    `sentences` is pickled, by this process for the one that started it. `way` is as of `few_tokens`.
     """
 
     source: str
     sentences: bytes
     heavy: bool
+    way: list[int]
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -109,7 +111,7 @@ def check(constraint: Constraint, vocabulary: Vocabulary) -> Checked:
     started = time.thread_time()
     error: GrammarError
     try:
-        return _try_out(constraint, vocabulary)
+        return _try_out(constraint, vocabulary, leads=True)
     except GrammarError as refusal:
         error = refusal
     if is_placed(error, constraint):
@@ -133,22 +135,24 @@ def _verdict(constraint: Constraint, vocabulary: Vocabulary, message: str) -> Ve
     return "taken"
 
 
-def _try_out(constraint: Constraint, vocabulary: Vocabulary) -> Checked:
+def _try_out(constraint: Constraint, vocabulary: Vocabulary, *, leads: bool = False) -> Checked:
+    """Lower and try a constraint; `leads`: look for a way of few tokens as well."""
     try:
         lowered = lower(constraint)
     except RecursionError:
         raise GrammarError("grammar too complex: it nests too deeply") from None
     error = ""
     for heavy in (False, True):
-        error = _walk(lowered.source, vocabulary, heavy=heavy)
+        matcher = LLMatcher(vocabulary.tokenizer, lowered.source, log_level=0, limits=limits(heavy=heavy))
+        error = _walk(matcher.deep_copy(), vocabulary)
         if not error:
-            return Checked(lowered.source, pickle.dumps(lowered.sentences), heavy)
+            way = few_tokens(lowered.sentences, matcher, vocabulary) if leads and not heavy else []
+            return Checked(lowered.source, pickle.dumps(lowered.sentences), heavy, way)
     raise GrammarError(error)
 
 
-def _walk(source: str, vocabulary: Vocabulary, *, heavy: bool) -> str:
+def _walk(matcher: LLMatcher, vocabulary: Vocabulary) -> str:
     """Follow random legal tokens; the engine's complaint, or "" when there is none."""
-    matcher = LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=limits(heavy=heavy))
     rng = random.Random(0)
     for step in range(_PROBE_STEPS):
         if matcher.is_error() or matcher.is_stopped():
@@ -185,7 +189,8 @@ def serve(connection: Connection) -> None:
         setup.width,
         _greedy(setup.token_bytes),
     )
-    vocabulary.tokenizer  # noqa: B018 (built before the first constraint's clock runs)
+    # Built before the first constraint's clock runs.
+    _ = vocabulary.tokenizer, vocabulary.spellings, vocabulary.plain, vocabulary.table
     gc.freeze()  # what is there stays, so no collection need go through it
     connection.send_bytes(b"")
     allowance = _Allowance()

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 
 from grammars.regular.ast import NOTHING, Regex
-from grammars.regular.questions import TooManyStatesError, words
+from grammars.regular.questions import TooManyStatesError
 from grammars.schema.endings import FreshWords, end_text, fresh_word
 from grammars.schema.partial import write
 from grammars.schema.points import (
@@ -35,7 +35,6 @@ from grammars.schema.steps_left import complete_multiple, whole_multiples
 from grammars.schema.tables import Part
 
 MAX_BYTES = 1 << 14
-_FEW = 64
 _MAX_CHAR = 6
 """Bytes of a character: \\u and four digits."""
 
@@ -61,13 +60,19 @@ class Closer:
     """Finds shortest ends. Stateless but for a cache; safe to share.
 
     Args:
-        cost: of a value without parts as it is written. Where there are few, a cheapest is taken instead of
-            a shortest.
+        cost: of a value without parts as it is written; a cheapest is taken instead of a shortest.
+        others: of a value without parts, texts as they are written that may be cheaper than the shortest.
     """
 
-    def __init__(self, reader: Reader, cost: Callable[[str], int] | None = None) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        cost: Callable[[str], int] | None = None,
+        others: Callable[[Text], list[str]] = lambda text: [],
+    ) -> None:
         self._reader = reader
         self._cost = cost
+        self._others = others
         self._tables = reader.tables
         self._search = Search(reader)
         self._values: dict[int, str] = {}
@@ -287,7 +292,7 @@ class Closer:
             known = self._find_shortest(number)
             if self._cost is not None:
                 texts = self._tables.rules[number].texts
-                known = min([known, *(word for text in texts for word in _listed(text))], key=self._cost)
+                known = min([known, *(word for text in texts for word in self._others(text))], key=self._cost)
             self._values[number] = known
         return known
 
@@ -305,15 +310,6 @@ class Closer:
         level = Level(Level(None, ()), (), start.is_object, start.distinct)
         inside = self._rest(level, Position(start.place), first=True)
         return f"{{{inside}}}" if start.is_object else f"[{inside}]"
-
-
-def _listed(text: Text) -> list[str]:
-    """Values as they are written, where they are few."""
-    try:
-        listed = words(text.regex, _FEW) or []
-    except TooManyStatesError:
-        return []
-    return [f'"{write(word)}"' if text.quoted else word for word in listed]
 
 
 def _most(language: Language) -> float:

@@ -6,9 +6,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from grammars.few_tokens import few_tokens
+from grammars.llg import LlgGrammar
+from grammars.lower import lower
+
 if TYPE_CHECKING:
     from grammars.base import Grammar, MaskRow, Matcher
+    from grammars.spec import Constraint
     from grammars.vocab import Vocabulary
+
+
+def compiled(constraint: Constraint, vocabulary: Vocabulary) -> LlgGrammar:
+    """The grammar of a constraint, with the few tokens that a compiler looks for."""
+    lowered = lower(constraint)
+    engine = LlgGrammar(vocabulary, lowered).engine()
+    return LlgGrammar(vocabulary, lowered, way=few_tokens(lowered.sentences, engine, vocabulary))
 
 
 def mask_of(matcher: Matcher, vocabulary: Vocabulary) -> MaskRow:
