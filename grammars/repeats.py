@@ -7,7 +7,8 @@ be completed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from grammars.base import MaskRow
 from grammars.regular.ast import ANYTHING, NOTHING, Regex, literal
 from grammars.regular.derivative import derive_text
 from grammars.regular.questions import is_prolific
+from grammars.schema.bounds import Bounds
 from grammars.schema.distinct import Distinct
 from grammars.schema.endings import fresh_word
 from grammars.schema.partial import write
@@ -35,11 +37,22 @@ class Repeats:
         self._reader = reader
         self._token_bytes = vocabulary.token_bytes
         self._spellings = vocabulary.spellings
-        self._distinct = Distinct(reader) if reader.tables.has_compared else None
+        tables = reader.tables
+        distinct = Distinct(reader) if tables.has_distinct else None
+        self._distinct = distinct if tables.has_compared else None
+        self._bounds = None if distinct is None else Bounds(tables, distinct)
 
     def is_dead(self, point: Point) -> bool:
         """Whether the name or item at `point` can only become one that is already there."""
         return self._repeats_text(point) or (self._distinct is not None and self._distinct.is_dead(point))
+
+    def size(self, point: Point, size: Callable[[Point], float]) -> float:
+        """At least the bytes of a shortest end; infinite where that is not quick to tell.
+
+        Args:
+            size: the same, were it free to repeat what came before.
+        """
+        return math.inf if self._bounds is None else self._bounds.size(point, size)
 
     def _repeats_text(self, point: Point) -> bool:
         """Whether that is so of the name, or the item without parts, that is being written."""

@@ -100,7 +100,7 @@ class States(Generic[P]):
         point = self._tracker.advance(state.point, data, ends=ends)
         if point is state.point:
             return state
-        after = self._state(point)
+        after = self._state(point, on_way=ends)
         if len(self._steps) >= _MOST_STEPS:
             self._steps.clear()
         self._steps[state, data] = after
@@ -128,13 +128,15 @@ class States(Generic[P]):
         """As `Tracker.forbid`."""
         self._tracker.forbid(row, state.point)
 
-    def _state(self, point: P) -> State[P]:
+    def _state(self, point: P, *, on_way: bool = False) -> State[P]:
         known = self._known.get(point)
         if known is None:
             # Those in use live on in their matchers.
             if len(self._known) >= self._most:
                 self.forget()
-            size, most_counted = self._tracker.size(point), self._tracker.most_counted(point)
+            # On a way to the end the tokens that are left get known.
+            size = math.inf if on_way else self._tracker.size(point)
+            most_counted = self._tracker.most_counted(point)
             known = self._known[point] = State(point, size, most_counted=most_counted)
         return known
 

@@ -101,7 +101,7 @@ class JsonTracker:
         return after if self._compares else without_text(after)
 
     def size(self, point: Point) -> float:
-        return self._closer.size(point) if self._sizes_hold else math.inf
+        return self._closer.size(point) if self._sizes_hold else self._repeats.size(point, self._closer.size)
 
     def close(self, point: Point) -> bytes:
         return self._closer.close(point)

@@ -14,6 +14,7 @@ from grammars.regular.derivative import TooManyStatesError, classes, derive
 __all__ = [
     "MAX_STATES",
     "TooManyStatesError",
+    "count_texts",
     "has_all_beginnings",
     "has_more_than",
     "is_empty",
@@ -151,7 +152,14 @@ class _Listing:
 
 
 def has_more_than(regex: Regex, limit: int) -> bool:
-    """Whether a language has more than `limit` texts. Counts their beginnings, length by length.
+    """Whether a language has more than `limit` texts (TooManyStatesError as for `count_texts`)."""
+    return count_texts(regex, limit) > limit
+
+
+def count_texts(regex: Regex, limit: int) -> int:
+    """How many texts a language has; more than `limit` if there are more.
+
+    Counts beginnings, length by length.
 
     Raises:
         TooManyStatesError: not decided within the limit on states.
@@ -159,28 +167,32 @@ def has_more_than(regex: Regex, limit: int) -> bool:
     ways = {regex: 1}
     live = {regex: not is_empty(regex)}
     found = size = work = 0
-    while True:
+    while ways and live[regex]:
         found += sum(count for state, count in ways.items() if state.nullable)
-        # What is longer than there are states has been through one twice, and may go there again.
-        if found > limit or size >= len(live):
-            return live[regex]
-        longer: dict[Regex, int] = {}
-        for state, count in ways.items():
-            for ranges in classes(state):
-                after = derive(state, ranges[0][0])
-                if after not in live:
-                    live[after] = not is_empty(after)
-                if live[after]:
-                    chars = sum(high - low + 1 for low, high in ranges)
-                    longer[after] = longer.get(after, 0) + count * chars
+        # What is longer than there are states has been through one twice, and may go there again. Every
+        # beginning has an end.
+        if found > limit or size >= len(live) or sum(ways.values()) > limit:
+            return limit + 1
         work += sum(state.size for state in ways)
+        ways = _longer(ways, live)
         if len(live) > MAX_STATES or work > MAX_WORK:
             raise TooManyStatesError
-        # Every beginning has an end.
-        if not longer or sum(longer.values()) > limit:
-            return bool(longer)
-        ways = longer
         size += 1
+    return found
+
+
+def _longer(ways: dict[Regex, int], live: dict[Regex, bool]) -> dict[Regex, int]:
+    """From how many beginnings lead to each state, the same of those that are a character longer."""
+    longer: dict[Regex, int] = {}
+    for state, count in ways.items():
+        for ranges in classes(state):
+            after = derive(state, ranges[0][0])
+            if after not in live:
+                live[after] = not is_empty(after)
+            if live[after]:
+                chars = sum(high - low + 1 for low, high in ranges)
+                longer[after] = longer.get(after, 0) + count * chars
+    return longer
 
 
 def has_all_beginnings(regex: Regex) -> bool:

@@ -15,8 +15,11 @@ from grammars.regular.questions import TooManyStatesError, has_more_than
 from grammars.schema.points import Identity, Item, Language, Level, Mode, Point, Position
 from grammars.schema.reader import Reader
 from grammars.schema.search import Search, TooManyStepsError
+from grammars.schema.spread import Spread, is_its_identity
 from grammars.schema.tables import Place, Tables, distinct_places
 
+_QUICK = 24
+"""Steps of a search that is not worth more."""
 _MANY = 300
 """So many different values are more than any array has."""
 
@@ -28,20 +31,71 @@ class Distinct:
         self._reader = reader
         self._search = Search(reader)
         self._many = ManyValues(reader.tables)
+        self._spread = Spread(reader)
+        self._starts = {
+            start.place for rule in reader.tables.rules for start in rule.sequences if start.distinct
+        }
 
     def is_dead(self, point: Point) -> bool:
         """Whether every end of the arrays of distinct items that `point` is in repeats an item."""
-        if not self._is_alike(point) or self.has_many_ways(point):
+        alike = sum(1 for _ in self._pending(point))
+        if not alike or self.has_many_ways(point):
             return False
-        depth = _depth(_outermost(point))
+        outer = _outermost(point)
+        enough = self._leaves_enough(point, outer)
+        if enough and self._spread.ways(point, outer) > alike:
+            return False
+        depth = _depth(outer)
+
+        def is_through(after: Point) -> bool:
+            return _depth(after.level) < depth or (enough and _is_further(after, outer, depth))
+
         try:
-            return self._search.find(point, lambda after: _depth(after.level) < depth) is None
+            return self._search.find(point, is_through) is None
         except TooManyStepsError:
             return False
 
+    def new_item(self, point: Point) -> tuple[int, Point] | None:
+        """Bytes of an end of the item at `point` that is none of those before, and the point there."""
+        outer = _outermost(point)
+        depth = _depth(outer)
+        try:
+            text = self._search.find(point, lambda after: _is_further(after, outer, depth), _QUICK)
+        except TooManyStepsError:
+            return None
+        return None if text is None else (len(text), self._reader.advance(point, text))
+
+    def longest_of_enough(self, number: int) -> float:
+        """The bytes, with a comma, of the longest of as many items as a uniform array asks for.
+
+        Infinite where so many are not found.
+        """
+        place = self._reader.tables.places[number]
+        return self._search.longest(place.tail[0].rule, place.tail_low)
+
+    def _leaves_enough(self, point: Point, outer: Level) -> bool:
+        """Whether the array can end, or has enough other items left, once the one at `point` is a new one."""
+        items = _items(point)
+        if point.level is outer and point.mode == Mode.COMMA:
+            items = tuple(
+                Item(after, item.up) for item in items for _, after in self._reader.steps(item.position)
+            )
+        for level in reversed(_inside(point.level, outer)):
+            items = tuple(level.back[item.up] for item in items)
+        return all(
+            self._reader.may_end(item.position) or self.is_uniform(item.position.place) for item in items
+        )
+
+    def is_uniform(self, number: int) -> bool:
+        """Whether all items of an array are of one rule, which has as many values as it asks for items."""
+        place = self._reader.tables.places[number]
+        if number not in self._starts or place.edges or place.skip >= 0 or place.loop or len(place.tail) != 1:
+            return False
+        return self._spread.rule(place.tail[0].rule) >= place.tail_low
+
     def is_at_risk(self, point: Point) -> bool:
         """Whether a token at `point` may lead to a repetition, or to where one is certain."""
-        return self._is_alike(point) or self.may_run_out(point)
+        return self.is_alike(point) or self.may_run_out(point)
 
     def may_run_out(self, point: Point) -> bool:
         """Whether the array may have all items there are once the one at `point` is whole."""
@@ -55,7 +109,7 @@ class Distinct:
         steps = (step for item in items for step in self._reader.steps(item.position))
         return any(not self._many.rule(part.rule) for part, _ in steps)
 
-    def _is_alike(self, point: Point) -> bool:
+    def is_alike(self, point: Point) -> bool:
         """Whether an earlier item starts like the one that is being written at `point`."""
         return any(True for _ in self._pending(point))
 
@@ -115,18 +169,17 @@ class Distinct:
             here: Identity | None = other
             for level in _inside(point.level, outer):
                 here = None if here is None else _next_part(here, level, point)
-            if here is not None and _may_become(point, here):
+            if here is not None and self._may_become(point, here):
                 yield here
 
-
-def _may_become(point: Point, other: Identity) -> bool:
-    """Whether what is being written at `point` starts like `other`, as far as that can be told."""
-    if point.mode == Mode.QUOTED:
-        return isinstance(other, str) and other.startswith(f'"{point.text}')
-    # A number is written in many ways.
-    if point.mode == Mode.BARE and point.text.isalpha():
-        return isinstance(other, str) and other.startswith(point.text)
-    return True
+    def _may_become(self, point: Point, other: Identity) -> bool:
+        """Whether what is being written at `point` starts like `other`, as far as that can be told."""
+        if point.mode == Mode.QUOTED:
+            return isinstance(other, str) and other.startswith(f'"{point.text}')
+        # A number may be written in many ways.
+        if point.mode == Mode.BARE and (point.text.isalpha() or is_its_identity(point)):
+            return isinstance(other, str) and other.startswith(point.text)
+        return True
 
 
 def _next_part(other: Identity, level: Level, point: Point) -> Identity | None:
@@ -277,6 +330,11 @@ def _inside(level: Level, outer: Level) -> list[Level]:
 
 def _items(point: Point) -> tuple[Item, ...]:
     return point.items or tuple(then for _, then in (*point.values, *point.texts))
+
+
+def _is_further(point: Point, outer: Level, depth: int) -> bool:
+    """Whether an array, open at a depth, has got an item more than in `outer`."""
+    return len(point.level.seen) > len(outer.seen) and _depth(point.level) == depth
 
 
 def _depth(level: Level) -> int:

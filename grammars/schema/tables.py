@@ -119,7 +119,7 @@ def freeze(root: Rule) -> Tables:
         any(p.key is not None and p.key.name is None for one in table for p in one.parts),
         has_distinct,
         has_distinct and any(rule.sequences for rule in _compared(values, table)),
-        any(_needs_fresh(one) for one in table) or has_distinct,
+        any(needs_fresh(one) for one in table) or has_distinct,
     )
 
 
@@ -142,7 +142,8 @@ def distinct_places(values: tuple[ValueRule, ...], table: tuple[Place, ...]) -> 
     return found
 
 
-def _needs_fresh(place: Place) -> bool:
+def needs_fresh(place: Place) -> bool:
+    """Whether a property must come next that has no name of its own."""
     parts = [part for part, _ in place.edges] + list(place.tail if place.tail_low else ())
     return any(part.key is not None and part.key.name is None for part in parts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from typing import Any
 
@@ -61,6 +62,15 @@ SCHEMAS = {
         {"type": "integer"}, contains={"enum": [5, 6]}, minContains=2, minItems=2, maxItems=3
     ),
     "multiples": _distinct(_closed(a={"type": "integer", "multipleOf": 7}), minItems=3, maxItems=4),
+    "numbers in arrays": _distinct(_distinct({"enum": [1, 1.5, "1", True, None]}, maxItems=3), minItems=2),
+    "many are asked for": _distinct(_closed(n={"type": "string"}, k=KIND), minItems=9),
+    "a list, then many": {
+        "type": "array",
+        "prefixItems": [{"type": "array", "items": {"type": "integer"}, "maxItems": 1}],
+        "items": _closed([], n={"type": "integer"}),
+        "uniqueItems": True,
+        "minItems": 4,
+    },
     "optional": _distinct(_closed([], a={"type": "string", "pattern": "^[ab]$"}), maxItems=3),
 }
 
@@ -208,3 +218,38 @@ def test_an_end_that_was_found_is_not_searched_for_at_each_of_its_tokens(
     assert tokens is not None
     items = json.loads(begun + b"".join(vocabulary.token_bytes[token] for token in tokens).decode())
     assert len({(one["a"], one["b"]) for one in items}) == len(items) == 6
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_no_end_is_longer_than_its_bound(name: str, vocabulary: Vocabulary) -> None:
+    grammar = _grammar(SCHEMAS[name], vocabulary)
+    assert grammar.states is not None
+    rng = random.Random(name)
+    matcher = grammar.matcher()
+    for _ in range(24):
+        row = mask_of(matcher, vocabulary)
+        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+        token = int(rng.choice([token for token in allowed if token not in vocabulary.eos_ids] or allowed))
+        assert matcher.accept(token)
+        if matcher.is_terminated:
+            break
+        place = matcher._path[-1]
+        assert place.size == math.inf or len(grammar.states.close(place)) <= place.size
+
+
+def test_many_objects_that_differ_may_be_asked_for(vocabulary: Vocabulary) -> None:
+    item = _closed(k={"enum": list("ABCDEFGH")}, b={"enum": [1, 2, 3]}, c={"enum": [1, 2, 3]})
+    schema = _distinct(item, minItems=30)
+    grammar = _grammar(schema, vocabulary)
+    tokens = grammar.matcher().shortest_close()
+    assert tokens is not None
+    assert len(tokens) == grammar.min_tokens
+    items = json.loads(b"".join(vocabulary.token_bytes[token] for token in tokens))
+    jsonschema.Draft202012Validator(schema).validate(items)
+    assert len(items) == 30
+
+
+def test_more_than_there_are_may_not(vocabulary: Vocabulary) -> None:
+    item = _closed(k=KIND, b=BOOLEAN)
+    assert _grammar(_distinct(item, minItems=4), vocabulary).min_tokens is not None
+    assert _grammar(_distinct(item, minItems=5), vocabulary).min_tokens is None

@@ -29,6 +29,7 @@ from grammars.regular.lark import PLAIN, grammar
 from grammars.regular.pattern_syntax import PatternError
 from grammars.regular.patterns import full_language, search_language
 from grammars.regular.questions import (
+    count_texts,
     has_all_beginnings,
     has_more_than,
     is_empty,
@@ -179,6 +180,7 @@ def test_listing_the_words_of_a_small_language() -> None:
 )
 def test_counting_the_texts_of_a_language(pattern: str, count: int) -> None:
     regex = full_language(pattern)
+    assert count_texts(regex, 10**4) == count
     assert not has_more_than(regex, count)
     assert count == 0 or has_more_than(regex, count - 1)
     assert has_more_than(alt((regex, full_language("ab*c"))), 10**6)
