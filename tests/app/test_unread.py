@@ -19,6 +19,9 @@ from tests.fakes import hashed_tokens
 _SMALL = 4096
 """Bytes that a client's system takes for it; the rest of an answer stays with the server."""
 
+_LARGE = 1 << 18
+"""Less than what either answer has, more than what is on its way to one who reads."""
+
 
 def completion(prompt: str, max_tokens: int, **fields: Any) -> dict[str, Any]:
     return {"model": "fake", "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, **fields}
@@ -71,7 +74,8 @@ async def two_that_do_not_read(
     ):
         first.post("completions", large)
         second.post("completions", small)
-        await until(lambda: len(unread(served)) == 2 and not served.engine.load().running)
+        await until(lambda: sum(size > _LARGE for size in unread(served)) == 2)
+        await until(lambda: not served.engine.load().running)
         smaller, larger = sorted(unread(served))
         assert larger > 1.5 * smaller
         bound(served, smaller + larger)
