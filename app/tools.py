@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from app.errors import bad_request
 from app.protocol import ChatRequest, NamedToolChoice, Tool
 from app.structured import FieldConstraint, text_constraint
@@ -61,7 +63,10 @@ def plan_answer(request: ChatRequest, form: CallFormat = JSON_CALLS) -> AnswerPl
     shown = [_shown(tool) for tool in tools]
     match choice:
         case "required":
-            constraint = Constraint.json_schema(_array_schema(tools, 1 if single else MAX_CALLS))
+            constraint = msgspec.structs.replace(
+                Constraint.json_schema(_array_schema(tools, 1 if single else MAX_CALLS)),
+                starts=tuple(map(_start, tools)),
+            )
             wanted = FieldConstraint("tools", constraint, _place)
             return AnswerPlan(shown, wanted, lambda: RequiredCalls(names))
         case NamedToolChoice(function=named):
@@ -128,6 +133,11 @@ def _array_schema(tools: list[Tool], max_calls: int) -> dict[str, Any]:
         "items": {"anyOf": calls},
         "$defs": definitions,
     }
+
+
+def _start(tool: Tool) -> str:
+    """What an array of calls begins with, up to the arguments of a first one."""
+    return f'[{{"name":{msgspec.json.encode(tool.function.name).decode()},"arguments":'
 
 
 def _place(pointer: str) -> tuple[str, str] | None:

@@ -46,10 +46,12 @@ class Lowered:
     Attributes:
         source: in llguidance's format.
         sentences: what its sentences are, if that is known.
+        starts: beginnings of texts: what follows them is to be tried out as well.
     """
 
     source: str
     sentences: Sentences | None = None
+    starts: tuple[str, ...] = ()
 
 
 def lower(constraint: Constraint) -> Lowered:
@@ -78,7 +80,7 @@ def _json(schema: str, constraint: Constraint) -> Lowered:
     if root.size > MAX_BYTES:
         # Nobody could tell whether a budget is enough for it, nor lead to its end.
         raise GrammarError(f"the shortest value has {root.size:.0f} bytes, more than {MAX_BYTES}")
-    return Lowered(emit(root, constraint.json), freeze(root))
+    return Lowered(emit(root, constraint.json), freeze(root), constraint.starts)
 
 
 def _regex(constraint: Constraint) -> Lowered:
@@ -142,7 +144,8 @@ def _tagged(form: Format, constraint: Constraint) -> Lowered:
     if isinstance(form, TriggeredTags) and all(id(tag.content) in tables for tag in form.tags):
         tags = tuple((tag.begin.encode(), tag.end.encode(), tables[id(tag.content)]) for tag in form.tags)
         triggers = tuple(trigger.encode() for trigger in form.triggers)
-        return Lowered(source, TagTables(tags, triggers, form.at_least_one, form.stop_after_first))
+        tables_of_tags = TagTables(tags, triggers, form.at_least_one, form.stop_after_first)
+        return Lowered(source, tables_of_tags, tuple(tag.begin for tag in form.tags))
     for key, table in tables.items():
         if table.has_names or table.has_distinct:
             raise GrammarError(

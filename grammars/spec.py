@@ -42,6 +42,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     spec: str = ""
     json: JsonOptions = JsonOptions()
+    starts: tuple[str, ...] = ()
+    """Beginnings of texts: what follows them is tried out as well."""
 
     @classmethod
     def json_schema(cls, schema: str | bool | dict[str, Any], json: JsonOptions | None = None) -> Constraint:

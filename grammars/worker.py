@@ -34,6 +34,8 @@ from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
 
 _PROBE_STEPS = 64
+_STEPS_ON = 8
+_MOST_STARTS = 128
 _QUICK_S = 0.5
 """What is refused in less processor time is tried again without some parts, to tell what it is about."""
 _TRIAL_SHARE = 1 / 20
@@ -144,17 +146,29 @@ def _try_out(constraint: Constraint, vocabulary: Vocabulary, *, leads: bool = Fa
     error = ""
     for heavy in (False, True):
         matcher = LLMatcher(vocabulary.tokenizer, lowered.source, log_level=0, limits=limits(heavy=heavy))
-        error = _walk(matcher.deep_copy(), vocabulary)
+        error = _walk(matcher.deep_copy(), vocabulary) or _walk_on(matcher, lowered.starts, vocabulary)
         if not error:
             way = few_tokens(lowered.sentences, matcher, vocabulary) if leads and not heavy else []
             return Checked(lowered.source, pickle.dumps(lowered.sentences), heavy, way)
     raise GrammarError(error)
 
 
-def _walk(matcher: LLMatcher, vocabulary: Vocabulary) -> str:
+def _walk_on(matcher: LLMatcher, starts: tuple[str, ...], vocabulary: Vocabulary) -> str:
+    """Follow a few random tokens after each of some beginnings; as `_walk`."""
+    for start in starts[:_MOST_STARTS]:
+        begun = matcher.deep_copy()
+        tokens = vocabulary.encode(start)
+        if begun.try_consume_tokens(tokens) == len(tokens):
+            error = _walk(begun, vocabulary, steps=_STEPS_ON)
+            if error:
+                return error
+    return ""
+
+
+def _walk(matcher: LLMatcher, vocabulary: Vocabulary, *, steps: int = _PROBE_STEPS) -> str:
     """Follow random legal tokens; the engine's complaint, or "" when there is none."""
     rng = random.Random(0)
-    for step in range(_PROBE_STEPS):
+    for step in range(steps):
         if matcher.is_error() or matcher.is_stopped():
             break
         mask = matcher.compute_bitmask()

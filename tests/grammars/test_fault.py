@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from grammars import worker
@@ -19,6 +20,7 @@ NONE = "no value satisfies the schema"
 EMPTY = {"type": "integer", "minimum": 5, "maximum": 3}
 WORDS = {"type": "string", "maxLength": 5000, "pattern": r"^$|(^(?:\S+\s+){0,99}\S+$)"}
 TANGLE = {"type": "string", "allOf": [{"pattern": f"(a|b)*a(a|b){{{n}}}"} for n in range(10, 13)]}
+IN_WORDS = {"type": "object", "properties": {"w": WORDS}, "required": ["w"], "additionalProperties": False}
 ODD = {"type": "object", "properties": {"x": EMPTY}, "required": ["x"]}
 MANY = {f"p{number}": {"type": "integer"} for number in range(700)}
 
@@ -156,6 +158,12 @@ IN_TAG = "/format/elements/1/content/json_schema"
         (_older({}, ODD), NONE, "/structures/1/schema/properties/x/maximum", "maximum"),
         (_older({}, {"pattern": "("}), "does not end", "/structures/1/schema/pattern", "pattern"),
         (_older({}, {"enum": [*range(30_000)]}), "values", "/structures/1/schema/enum", "enum"),
+        (
+            _older({"type": "null"}, IN_WORDS),
+            "states",
+            "/structures/1/schema/properties/w/pattern",
+            "pattern",
+        ),
         (_older({}) | {"triggers": ["<", "x"]}, "no tag starts with 'x'", "/triggers/1", "triggers"),
         (_older({}) | {"triggers": ["<1"]}, "no trigger starts '<0>'", "/structures/0/begin", "begin"),
         (
@@ -185,6 +193,15 @@ def test_a_refusal_of_a_structural_tag_names_the_part_in_it(
     with pytest.raises(GrammarError, match=message) as caught:
         worker.check(Constraint(kind="structural_tag", spec=json.dumps(tags)), vocabulary)
     assert (caught.value.pointer, caught.value.keyword) == (pointer, keyword)
+
+
+def test_what_follows_each_beginning_is_tried_out(vocabulary: Vocabulary) -> None:
+    """As the arguments of each tool are, which a random walk may not come to."""
+    schema = {"type": "array", "items": {"anyOf": [{"type": "null"}, IN_WORDS]}, "minItems": 1}
+    constraint = msgspec.structs.replace(Constraint.json_schema(schema), starts=("[null,", '[{"w":'))
+    with pytest.raises(GrammarError, match="states") as caught:
+        worker.check(constraint, vocabulary)
+    assert caught.value.pointer == "/items/anyOf/1/properties/w/pattern"
 
 
 def test_what_took_too_long_is_tried_in_parts_that_can_be_ended(vocabulary: Vocabulary) -> None:
