@@ -38,9 +38,9 @@ class Distinct:
 
     def is_dead(self, point: Point) -> bool:
         """Whether every end of the arrays of distinct items that `point` is in repeats an item."""
-        alike = sum(1 for _ in self._pending(point))
-        if not alike or self.has_many_ways(point):
+        if not self.is_alike(point) or self.has_many_ways(point):
             return False
+        alike = sum(1 for _ in self._pending(point))
         outer = _outermost(point)
         enough = self._leaves_enough(point, outer)
         if enough and self._spread.ways(point, outer) > alike:
