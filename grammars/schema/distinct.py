@@ -37,11 +37,14 @@ class Distinct:
         }
 
     def is_dead(self, point: Point) -> bool:
-        """Whether every end of the arrays of distinct items that `point` is in repeats an item."""
-        if not self.is_alike(point) or self.has_many_ways(point):
+        """Whether every end of an array of distinct items that `point` is in repeats an item."""
+        return any(self._is_dead_in(point, outer) for outer in _compared(point))
+
+    def _is_dead_in(self, point: Point, outer: Level) -> bool:
+        is_alike = any(True for _ in self._pending_in(point, outer))
+        if not is_alike or self._has_many_ways_in(point, outer):
             return False
-        alike = sum(1 for _ in self._pending(point))
-        outer = _outermost(point)
+        alike = sum(1 for _ in self._pending_in(point, outer))
         enough = self._leaves_enough(point, outer)
         if enough and self._spread.ways(point, outer) > alike:
             return False
@@ -99,9 +102,9 @@ class Distinct:
 
     def may_run_out(self, point: Point) -> bool:
         """Whether the array may have all items there are once the one at `point` is whole."""
-        outer = _outermost(point)
-        if not outer.distinct or not outer.seen:
-            return False
+        return any(self._may_run_out_in(point, outer) for outer in _compared(point))
+
+    def _may_run_out_in(self, point: Point, outer: Level) -> bool:
         level, items = point.level, _items(point)
         while level is not outer and level.parent is not None:
             items = tuple(level.back[item.up] for item in items)
@@ -119,14 +122,18 @@ class Distinct:
 
     def has_many_ways(self, point: Point) -> bool:
         """Whether the item that `point` is in can still become very many values."""
-        outer = _outermost(point)
+        return all(self._has_many_ways_in(point, outer) for outer in _compared(point) or (point.level,))
+
+    def _has_many_ways_in(self, point: Point, outer: Level) -> bool:
         if self._goes_on(point, within=point.level is not outer):
             return True
         return any(self._many.at(item.position) for level, items in _up(point, outer) for item in items)
 
     def is_open_ended(self, point: Point) -> bool:
         """Whether an array or object inside the item may go on as long as one likes, whatever comes next."""
-        outer = _outermost(point)
+        return all(self._is_open_ended_in(point, outer) for outer in _compared(point) or (point.level,))
+
+    def _is_open_ended_in(self, point: Point, outer: Level) -> bool:
         if point.level is outer:
             return False
         levels = [_items(point), *(items for _, items in _up(point, outer))]
@@ -164,22 +171,26 @@ class Distinct:
 
     def _pending(self, point: Point) -> Iterator[Identity]:
         """What stands where `point` is in the earlier items that start like the one in the making."""
-        outer = _outermost(point)
-        for other in outer.seen if outer.distinct else ():
+        for outer in _compared(point):
+            yield from self._pending_in(point, outer)
+
+    def _pending_in(self, point: Point, outer: Level) -> Iterator[Identity]:
+        start = _beginning(point)
+        for other in outer.seen:
             here: Identity | None = other
             for level in _inside(point.level, outer):
                 here = None if here is None else _next_part(here, level, point)
-            if here is not None and self._may_become(point, here):
+            if here is not None and (start is None or (isinstance(here, str) and here.startswith(start))):
                 yield here
 
-    def _may_become(self, point: Point, other: Identity) -> bool:
-        """Whether what is being written at `point` starts like `other`, as far as that can be told."""
-        if point.mode == Mode.QUOTED:
-            return isinstance(other, str) and other.startswith(f'"{point.text}')
-        # A number may be written in many ways.
-        if point.mode == Mode.BARE and (point.text.isalpha() or is_its_identity(point)):
-            return isinstance(other, str) and other.startswith(point.text)
-        return True
+
+def _beginning(point: Point) -> str | None:
+    """What the identity of what is being written at `point` begins with; None where that is not known."""
+    if point.mode == Mode.QUOTED:
+        return f'"{point.text}'
+    # A number may be written in many ways.
+    is_known = point.mode == Mode.BARE and (point.text.isalpha() or is_its_identity(point))
+    return point.text if is_known else None
 
 
 def _next_part(other: Identity, level: Level, point: Point) -> Identity | None:
@@ -296,6 +307,16 @@ def is_many(language: Language) -> bool:
         return has_more_than(language, _MANY)
     except TooManyStatesError:
         return True
+
+
+def _compared(point: Point) -> list[Level]:
+    """The arrays of distinct items, with something in them, that `point` is in, innermost first."""
+    levels, level = [], point.level
+    while level.parent is not None:
+        if level.distinct and level.seen:
+            levels.append(level)
+        level = level.parent
+    return levels
 
 
 def _outermost(point: Point) -> Level:

@@ -154,9 +154,11 @@ class Spread:
 
 def is_its_identity(point: Point) -> bool:
     """Whether what is written at `point` becomes an integer or a name, as it is written where compared."""
+    if not all(count(language) < MOST for language, _ in point.texts):
+        return False
     going = derive_text(_IDENTITY, point.text)
     return all(
-        isinstance(language, Regex) and count(language) == count(intersect((language, going))) < MOST
+        isinstance(language, Regex) and count(language) == count(intersect((language, going)))
         for language, _ in point.texts
     )
 
