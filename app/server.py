@@ -81,34 +81,7 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
             app.state.radish.close()
 
     app = Starlette(
-        routes=[
-            Route("/v1/chat/completions", GenerateEndpoint(create_chat_completion), methods=["POST"]),
-            Route("/v1/completions", GenerateEndpoint(create_completion), methods=["POST"]),
-            Route("/v1/embeddings", GenerateEndpoint(create_embeddings), methods=["POST"]),
-            Route("/v1/score", GenerateEndpoint(create_score), methods=["POST"]),
-            Route("/v1/responses", ResponsesEndpoint(), methods=["POST"]),
-            Route("/v1/responses/{id}", ResponseEndpoint(), methods=["GET"]),
-            Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
-            Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
-            Route("/v1/messages", GenerateEndpoint(create_message), methods=["POST"]),
-            Route("/v1/messages/count_tokens", JsonEndpoint(count_tokens), methods=["POST"]),
-            Route("/v1/models", list_models),
-            Route("/v1/models/{model:path}", get_model),
-            Route("/v1/schema/check", JsonEndpoint(check_schema), methods=["POST"]),
-            Route("/v1/requests/{id}", get_request),
-            Route("/v1/streams/{id}", StreamEndpoint(), methods=["GET"]),
-            Route("/v1/streams/{id}", delete_stream, methods=["DELETE"]),
-            Route("/tokenize", JsonEndpoint(tokenize), methods=["POST"]),
-            Route("/detokenize", JsonEndpoint(detokenize), methods=["POST"]),
-            Route("/tokenizer_info", tokenizer_info),
-            Route("/version", show_version),
-            Route("/openapi.json", openapi_json),
-            Route("/docs", openapi_page),
-            Route("/health", health),
-            Route("/ready", ready),
-            Route("/metrics", metrics),
-            *_looking_routes(engine, config),
-        ],
+        routes=[*_api_routes(), *_looking_routes(engine, config)],
         middleware=[
             *_cors_middleware(config),
             Middleware(RequestContext, tokenizer=engine.tokenizer if config.log_prompts else None),
@@ -121,6 +94,37 @@ def create_app(engine: Engine, config: Config, tracing: TracerProvider | None = 
     app.router.redirect_slashes = False
     app.state.radish = AppState(engine, config)
     return app
+
+
+def _api_routes() -> list[BaseRoute]:
+    """For programs: the API, and what tells how the server does."""
+    return [
+        Route("/v1/chat/completions", GenerateEndpoint(create_chat_completion), methods=["POST"]),
+        Route("/v1/completions", GenerateEndpoint(create_completion), methods=["POST"]),
+        Route("/v1/embeddings", GenerateEndpoint(create_embeddings), methods=["POST"]),
+        Route("/v1/score", GenerateEndpoint(create_score), methods=["POST"]),
+        Route("/v1/responses", ResponsesEndpoint(), methods=["POST"]),
+        Route("/v1/responses/{id}", ResponseEndpoint(), methods=["GET"]),
+        Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
+        Route("/v1/messages", GenerateEndpoint(create_message), methods=["POST"]),
+        Route("/v1/messages/count_tokens", JsonEndpoint(count_tokens), methods=["POST"]),
+        Route("/v1/models", list_models),
+        Route("/v1/models/{model:path}", get_model),
+        Route("/v1/schema/check", JsonEndpoint(check_schema), methods=["POST"]),
+        Route("/v1/requests/{id}", get_request),
+        Route("/v1/streams/{id}", StreamEndpoint(), methods=["GET"]),
+        Route("/v1/streams/{id}", delete_stream, methods=["DELETE"]),
+        Route("/tokenize", JsonEndpoint(tokenize), methods=["POST"]),
+        Route("/detokenize", JsonEndpoint(detokenize), methods=["POST"]),
+        Route("/tokenizer_info", tokenizer_info),
+        Route("/version", show_version),
+        Route("/openapi.json", openapi_json),
+        Route("/docs", openapi_page),
+        Route("/health", health),
+        Route("/ready", ready),
+        Route("/metrics", metrics),
+    ]
 
 
 def _key_gate(config: Config) -> list[Middleware]:

@@ -120,7 +120,7 @@ async def test_a_step_that_never_ends_does_not_keep_the_server(signals: int) -> 
     async with process(step_timeout=0.1, drain_timeout=0.1 if signals == 1 else 1000) as server:
         server.runner.pause()
         stream = server.stream()
-        await until(lambda: server.engine.load().running == 1)
+        await until(lambda: server.engine.is_stuck)
         terminate()
         if signals == 2:
             await until(server.state.draining.is_set)
