@@ -20,7 +20,7 @@ from grammars.schema.distinct import Distinct
 from grammars.schema.endings import FreshWords
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
-from tests.grammars.driver import accepts, mask_of
+from tests.grammars.driver import accepts, allowed, mask_of
 
 
 def _closed(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
@@ -253,3 +253,42 @@ def test_more_than_there_are_may_not(vocabulary: Vocabulary) -> None:
     item = _closed(k=KIND, b=BOOLEAN)
     assert _grammar(_distinct(item, minItems=4), vocabulary).min_tokens is not None
     assert _grammar(_distinct(item, minItems=5), vocabulary).min_tokens is None
+
+
+PAIRS = {
+    "type": "array",
+    "uniqueItems": True,
+    "items": {"type": "array", "items": {"enum": [1, 2]}, "minItems": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "begun"),
+    [
+        (
+            {"type": "array", "items": {"$ref": "#"}, "uniqueItems": True, "maxItems": 3},
+            "[[],[[]],[[],[[],[[],[",
+        ),
+        ({"type": "array", "items": {"$ref": "#"}, "uniqueItems": True, "maxItems": 3}, "[[],[[]],[[],["),
+        (
+            {
+                "type": "array",
+                "uniqueItems": True,
+                "items": {"prefixItems": [{**PAIRS, "maxItems": 3}, {"type": "string"}], "type": "array"},
+            },
+            "[[[[1],[2,1]],",
+        ),
+        ({"type": "array", "uniqueItems": True, "items": {**PAIRS, "maxItems": 4}}, "[[[1],[2]],[[1],["),
+    ],
+)
+def test_a_repetition_in_an_array_within_a_new_item_is_masked(
+    schema: dict[str, Any], begun: str, vocabulary: Vocabulary
+) -> None:
+    matcher = LlgGrammar(vocabulary, lower(Constraint.json_schema(schema))).matcher()
+    for char in begun:
+        assert matcher.accept(vocabulary.token_bytes.index(char.encode()))
+    following = allowed(matcher, vocabulary)
+    assert following
+    brackets = {token for token, text in enumerate(vocabulary.token_bytes) if b"]" in text or b"[" in text}
+    for token in following | brackets:
+        assert matcher.fork().accept(token) == (token in following), vocabulary.token_bytes[token]
