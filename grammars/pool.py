@@ -86,7 +86,7 @@ class WorkerPool:
             workers = list(self._workers)
             self._workers.clear()
         for worker in workers:
-            worker.kill()
+            worker.end()
 
     def _check(self, constraint: Constraint, timeout_s: float) -> Checked | Refused:
         worker = self._worker()
@@ -160,7 +160,12 @@ class _Worker:
         return self._connection.recv_bytes()
 
     def kill(self) -> int:
-        """End the process if it has not ended; gives its exit code."""
-        self._process.kill()
+        """End the process if it has not ended, and close the pipe to it; gives its exit code."""
+        status = self.end()
         self._connection.close()
+        return status
+
+    def end(self) -> int:
+        """End the process only: that wakes a thread that waits for its answer, a closed pipe may not."""
+        self._process.kill()
         return self._process.wait()
