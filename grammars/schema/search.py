@@ -30,8 +30,8 @@ from grammars.schema.steps_left import completions, whole_multiples
 from grammars.schema.tables import Part
 
 MAX_STEPS = 500
-_MOST_ASKED = 32
-"""Of more items that are asked for none are listed: to spell such an end takes tens of milliseconds."""
+_MOST_ASKED = 16
+"""Of more items that are asked for none are listed: to spell such an end takes over ten milliseconds."""
 _MOST_LISTED = 1 << 12
 _MAX_WORDS = 64
 """So many texts of one place are tried."""
