@@ -14,6 +14,7 @@ from grammars.base import GrammarError, MaskRow
 from grammars.llg import LlgGrammar
 from grammars.llg_matcher import LlgMatcher
 from grammars.lower import lower
+from grammars.regular.ast import Regex
 from grammars.rows import RowCache
 from grammars.spec import Constraint, JsonOptions
 from grammars.states import States
@@ -167,6 +168,15 @@ class Counting(Tracker[int]):
 
     def most_counted(self, point: int) -> int:
         return 0
+
+    def may_end(self, point: int) -> bool:
+        return True
+
+    def order(self, point: int) -> tuple[int, int]:
+        return point, 0
+
+    def languages(self, point: int) -> tuple[Regex, ...]:
+        return ()
 
 
 def test_equal_places_are_one_and_are_asked_for_once() -> None:
