@@ -68,7 +68,7 @@ class GpuSampler(Sampler):
         return tokens, counts, biases
 
     def _choose(self, logits: Tensor, rows: list[SampleRow], masks: Masks | None) -> Tensor:
-        if masks is not None:
+        if masks is not None and masks.bits:
             bits = to_device(np.stack(masks.bits), logits.device)
             apply_mask(logits, bits, to_device(masks.rows, logits.device))
         params = [row.params for row in rows]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.batch import Batch
+from engine.batch import Batch, Masks, SampleRow
 from engine.drawing import draw, uniform
 from engine.gpu_sampler import GpuSampler
 from engine.params import SamplingParams
@@ -104,6 +106,26 @@ def test_step_without_samples() -> None:
     """A step that only reads a part of a prompt."""
     ids, host_ids, logprobs = GpuSampler(1000).sample(torch.empty(0, 1000), empty_batch())
     assert (ids.tolist(), host_ids, logprobs) == ([], [], [])
+
+
+def test_step_whose_constrained_rows_all_ended() -> None:
+    """They sample, but no mask is filled for them any more."""
+    logits = normal(1, 1000, seed=6)
+    row = SampleRow(
+        key=0,
+        params=SamplingParams(max_tokens=9, temperature=0.0),
+        seed=0,
+        position=1,
+        tokens=[1],
+        num_prompt=1,
+        num_known=1,
+        has_grammar=True,
+    )
+    masks: Future[Masks | None] = Future()
+    masks.set_result(Masks(rows=np.zeros(0, np.int64), bits=[]))
+    batch = replace(empty_batch(), logit_rows=np.zeros(1, np.int64), samples=[row], masks=masks)
+    _, host_ids, _ = GpuSampler(1000).sample(logits, batch)
+    assert host_ids == logits.argmax(-1).tolist()
 
 
 def empty_batch() -> Batch:
