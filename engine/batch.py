@@ -27,7 +27,10 @@ Float32 = npt.NDArray[np.float32]
 
 
 class SampleRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One sequence that samples in this step. Made by the thousand a second."""
+    """One token to be sampled: one of its sequence, or several where that tries guessed tokens.
+
+    Made by the thousand a second.
+    """
 
     key: int
     """Identifies the sequence's penalty state, from its first sample to its release."""
@@ -61,7 +64,7 @@ class SampleRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Masks:
-    """Grammar masks of a step: `bits[i]` (int32 words; not to be changed) is of sampling row `rows[i]`."""
+    """Grammar masks of a step: `bits[i]` (int32 words; not to be changed) is of sample `rows[i]`."""
 
     rows: Int64
     bits: Seq[Int32]
@@ -69,7 +72,7 @@ class Masks:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """T tokens of R rows; S samples, of one row several where it tries guessed tokens.
+    """T tokens of R rows; S samples, of a row that tries guessed tokens one more than those.
 
     `page_table` is padded with 0 to the widest row. `kv_slots[t]` is where token t's KV goes: page *
     page_size + offset.
@@ -92,7 +95,7 @@ class Batch:
     kv_slots: Int64
     """[T]"""
     logit_rows: Int64
-    """[S + Q] index into `token_ids`: of each sampling row's last token, then of Q measured tokens."""
+    """[S + Q] index into `token_ids`: of the token before each sampled one, then of Q measured tokens."""
     samples: list[SampleRow]
     """[S]"""
     prompt_next: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))

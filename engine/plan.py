@@ -12,7 +12,10 @@ from engine.token_price import Chunk
 
 
 class Row(msgspec.Struct, frozen=True, eq=False):
-    """Tokens [start, stop) of one sequence, run in one step. Made by the thousand a second."""
+    """Tokens [start, stop) of one sequence, and guesses up to `end`, run in one step.
+
+    Made by the thousand a second.
+    """
 
     sequence: Sequence
     start: int
@@ -69,6 +72,6 @@ class Plan:
         return [row for row in self.rows.values() if row.start < row.sequence.num_prompt]
 
     @property
-    def tries(self) -> bool:
+    def has_drafts(self) -> bool:
         """Whether it runs any guessed token."""
         return any(row.draft for row in self.rows.values())

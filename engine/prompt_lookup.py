@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence as Seq
 
 _LATELY = 1 / 8
-"""Weight of the last guess in `PromptLookup.right`."""
-_LEAST_RIGHT = 0.3
+"""Weight of the last guess in `PromptLookup.hit_rate`."""
+_LEAST_HIT_RATE = 0.3
 """Guesses that are right less often do not pay: the next step cannot be planned before this one is read."""
 _LEAST_CHANCE = 0.1
 """A token is not tried where the chance is smaller that all up to it are right."""
@@ -22,7 +22,7 @@ _LOOKED_AT = 4096
 
 
 class PromptLookup:
-    """Of one sequence."""
+    """Guesses for one sequence, whose text is read once, as it grows."""
 
     def __init__(self, tokens: Seq[int], num_prompt: int) -> None:
         """
@@ -35,7 +35,7 @@ class PromptLookup:
         self._read = max(2, len(tokens) - _LOOKED_AT)
         self._after: dict[tuple[int, int], int] = {}
         """Where the token after two tokens is, of those read."""
-        self.right = 0.5
+        self.hit_rate = 0.5
         """How often, of late, a guess at the next token of the output was right, or would have been."""
 
     def guess(self, *, skip: int, most: int) -> list[int]:
@@ -45,9 +45,9 @@ class PromptLookup:
             skip: tokens right after the known ones that are not wanted.
         """
         self._read_on()
-        if self.right < _LEAST_RIGHT:
+        if self.hit_rate < _LEAST_HIT_RATE:
             return []
-        likely = most if self.right > 1 - 1e-9 else int(math.log(_LEAST_CHANCE) / math.log(self.right))
+        likely = most if self.hit_rate > 1 - 1e-9 else int(math.log(_LEAST_CHANCE) / math.log(self.hit_rate))
         place = self._after.get((self._tokens[-2], self._tokens[-1]))
         if place is None:
             return []
@@ -63,6 +63,6 @@ class PromptLookup:
         for at in range(self._read, len(tokens)):
             pair = (tokens[at - 2], tokens[at - 1])
             if at >= self._num_prompt and (guess := after.get(pair)) is not None:
-                self.right += _LATELY * ((tokens[guess] == tokens[at]) - self.right)
+                self.hit_rate += _LATELY * ((tokens[guess] == tokens[at]) - self.hit_rate)
             after[pair] = at
         self._read = max(self._read, len(tokens))

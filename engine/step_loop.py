@@ -7,6 +7,9 @@ Step N+1 is planned and launched before step N's tokens are read; only its sampl
 grammar masks, which are filled once N's tokens were accepted, while N+1's forward pass runs. That a
 sequence ended is therefore learned one step late; its row of the step in flight is discarded.
 
+Where what step N samples decides which tokens step N+1 runs, N is read first: where it tries guessed
+tokens, and where grammars dictate many tokens after sampled ones.
+
 Scheduler, tree, pool and requests are touched by the loop's thread only, so they need no lock.
 """
 
@@ -177,7 +180,7 @@ class StepLoop:
     def _launch(self, flight: _Step | None) -> _Step | None:
         """Plan the next step and hand it to the worker; None if there is nothing to run."""
         self._work.clear()
-        if flight is not None and (flight.plan.tries or self._pays_to_read_first()):
+        if flight is not None and (flight.plan.has_drafts or self._pays_to_read_first()):
             return None
         started = time.perf_counter()
         hits = self._stats.prefix_hits

@@ -24,7 +24,7 @@ REPEATED = "one two three, one two three, one two three, one two three"
 
 def guess(text: str, *, right: float = 0.9, skip: int = 0, most: int = 6) -> str:
     lookup = PromptLookup(text.encode(), num_prompt=len(text))
-    lookup.right = right
+    lookup.hit_rate = right
     return bytes(lookup.guess(skip=skip, most=most)).decode()
 
 
@@ -45,10 +45,10 @@ def test_guesses_are_judged_by_the_output() -> None:
     tokens = list(b"abcabc")
     lookup = PromptLookup(tokens, num_prompt=len(tokens))
     lookup.guess(skip=0, most=1)
-    assert lookup.right == 0.5, "a prompt says nothing of the output"
+    assert lookup.hit_rate == 0.5, "a prompt says nothing of the output"
     tokens += b"abcx"  # three guesses that were right, one that was not; after "x" nothing was guessed
     lookup.guess(skip=0, most=1)
-    assert lookup.right == pytest.approx((1 - 0.5 * (7 / 8) ** 3) * 7 / 8)
+    assert lookup.hit_rate == pytest.approx((1 - 0.5 * (7 / 8) ** 3) * 7 / 8)
 
 
 def sizes(runner: FakeRunner) -> list[int]:
