@@ -19,6 +19,7 @@ from app.errors import bad_request
 from app.protocol import SamplingFields
 from app.structured import FieldConstraint
 from engine.stream import Update
+from grammars.json_pointer import escape
 
 _FIELD = "stream_options.include_json_events"
 _JSON = frozenset({"json_schema", "json_object"})
@@ -255,4 +256,4 @@ def _step(key: str) -> str:
     """A key as JSON writes it, as a pointer has it; half of a surrogate pair is U+FFFD there."""
     text: str = json.loads(key, strict=False)
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text.replace("~", "~0").replace("/", "~1")
+    return escape(text)

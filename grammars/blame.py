@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from grammars.base import GrammarError, UnsatisfiableError
+from grammars.json_pointer import keys_of
 from grammars.limits import check_limits
 from grammars.schema.document import keyword_at
 from grammars.schema.fault import fault_in_schema, fault_in_tags, repeated_in
@@ -124,8 +125,7 @@ def _is_there(text: str, pointer: str) -> bool:
         return False
     try:
         value: Any = json.loads(text)
-        for token in pointer.split("/")[1:]:
-            key = token.replace("~1", "/").replace("~0", "~")
+        for key in keys_of(pointer):
             value = value[int(key) if isinstance(value, list) else key]
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         return False

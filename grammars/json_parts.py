@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from grammars.json_pointer import escape
+
 MOST_LOOKED_AT = 1 << 21
 """Characters of a text beyond which no part of it is looked for."""
 
@@ -118,4 +120,4 @@ def _token(key: str) -> str:
         name = json.loads(key)
     except ValueError:
         name = key
-    return str(name).replace("~", "~0").replace("/", "~1")
+    return escape(str(name))

@@ -6,6 +6,7 @@ Only what is in the document is ever referred to; nothing is fetched.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -15,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from grammars.base import GrammarError
+from grammars.json_pointer import escape, keys_of
 from grammars.schema.keywords import check_keywords
 from grammars.schema.metaschemas import metaschema
 
@@ -34,6 +36,8 @@ _ONE = (
 )
 _LIST = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 MAPS = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
+_TAG_LISTS = ("elements", "structures", "tags", "triggers")
+_TAG_PARTS = ("content", "format")
 _MAX_EXPONENT = 400
 
 
@@ -172,8 +176,7 @@ class Document:
         """The schema a JSON pointer (RFC 6901) leads to, also where no keyword puts a schema."""
         value = resource.root
         path = "" if isinstance(value, bool) else self._schemas[id(value)].pointer
-        for token in pointer.split("/")[1:]:
-            key = token.replace("~1", "/").replace("~0", "~")
+        for key in keys_of(pointer):
             if isinstance(value, list):
                 if not key.isdecimal():
                     raise KeyError(key)
@@ -182,7 +185,7 @@ class Document:
                 value = value[key]
             else:
                 raise KeyError(key)
-            path += "/" + token
+            path += "/" + escape(key)
             if id(value) in self._schemas:
                 resource = self._schemas[id(value)].resource
         if not isinstance(value, dict | bool):
@@ -256,19 +259,10 @@ def subschemas(value: dict[str, Any], pointer: str) -> Iterator[tuple[Any, str]]
             yield child, f"{pointer}/{keyword}/{escape(key)}"
 
 
-def escape(key: str) -> str:
-    """A key as a token of a JSON pointer."""
-    return key.replace("~", "~0").replace("/", "~1")
-
-
-_TAG_LISTS = ("elements", "structures", "tags", "triggers")
-_TAG_PARTS = ("content", "format")
-
-
 def keyword_at(pointer: str, *, in_tags: bool = False) -> str | None:
     """The last keyword on the way to a part of a schema, or of a structural tag; None for all of it."""
     keyword: str | None = None
-    tokens = [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]
+    tokens = keys_of(pointer)
     while tokens:
         keyword = tokens.pop(0)
         holds = _TAG_LISTS if in_tags else (*MAPS, *_LIST)
@@ -321,7 +315,7 @@ def _refuse_constant(text: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        times = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in times.items() if count > 1)
         raise ValueError(f"the key {twice!r} appears twice in one object")
     return value

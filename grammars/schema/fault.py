@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from grammars.schema.document import escape, subschemas
+from grammars.json_pointer import escape
+from grammars.schema.document import subschemas
 from grammars.schema.trials import DEFINITIONS, Change, Trials
 
 _INSTEAD: dict[str, Any] = {

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-from grammars.schema.document import MAPS, escape
+from grammars.json_pointer import escape, keys_of
+from grammars.schema.document import MAPS
 
 _MOST_TRIALS = 100
 _MOST_S = 1.0
@@ -60,7 +61,7 @@ class Trials:
     def at(self, pointer: str) -> Any:
         """What a pointer leads to; None where there is nothing."""
         value = self._whole
-        for key in _keys(pointer):
+        for key in keys_of(pointer):
             if isinstance(value, list):
                 value = value[int(key)] if key.isdecimal() and int(key) < len(value) else None
             else:
@@ -86,7 +87,7 @@ class Trials:
 
     def _are_refused(self, root: str, parts: list[str]) -> bool:
         whole = self.at(root)
-        ways = [_steps(whole, _keys(part[len(root) :])) for part in parts]
+        ways = [_steps(whole, keys_of(part[len(root) :])) for part in parts]
         *before, (keyword, _) = ways[0]
         names = [name for way in ways for name in way[-1][1]]
         return self._verdict([(root, _only(whole, [*before, (keyword, names)]))]) == "same"
@@ -95,7 +96,7 @@ class Trials:
         if self._left == 0 or self._clock() > self._until:
             return "other"
         self._left -= 1
-        return self._judge(json.dumps(_changed(self._whole, [(_keys(at), new) for at, new in changes])))
+        return self._judge(json.dumps(_changed(self._whole, [(keys_of(at), new) for at, new in changes])))
 
 
 def _found(items: list[_T], holds: Callable[[list[_T]], bool]) -> _T | None:
@@ -152,10 +153,6 @@ def _asked(schema: dict[str, Any], keyword: str, names: list[str]) -> dict[str, 
     if keyword in _IN_ARRAYS:
         return {"type": "array", "minItems": max(map(int, names), default=0) + 1}
     return {"type": schema["type"]} if "type" in schema else {}
-
-
-def _keys(pointer: str) -> list[str]:
-    return [key.replace("~1", "/").replace("~0", "~") for key in pointer.split("/")[1:]]
 
 
 def _changed(value: Any, changes: list[tuple[list[str], Any]]) -> Any:
