@@ -75,7 +75,7 @@ class GenerateEndpoint:
                 heartbeat_s = state.config.heartbeat
                 async with EventStream(send, heartbeat_s=heartbeat_s, write_body=write_body) as events:
                     request.scope["radish"].events = events
-                    at_once = events.write_at_once if events.writes_at_once else None
+                    at_once = events.write_at_once if write_body else None
                     if not await tell(exchange, events, at_once):
                         request.scope[HANG_UP]()
                 return

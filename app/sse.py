@@ -69,13 +69,11 @@ class EventStream:
         if error is None:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    @property
-    def writes_at_once(self) -> bool:
-        """Whether there is a way to send without waiting."""
-        return self._write_body is not None
-
     def write_at_once(self, *events: bytes) -> bool:
-        """Send complete events, if any, without waiting; returns whether the client keeps up with them."""
+        """Send complete events, if any, without waiting; returns whether the client keeps up with them.
+
+        Only where there is a `write_body`.
+        """
         assert self._write_body is not None
         if not events:
             return True

@@ -14,14 +14,7 @@ from starlette.requests import Request
 
 from app.bodies import BodyRoom, decode, read_body
 from app.caller import current_caller
-from app.errors import (
-    ApiError,
-    bad_request,
-    from_template,
-    queue_full,
-    shutting_down,
-    unavailable,
-)
+from app.errors import ApiError, bad_request, from_template, queue_full, shutting_down, unavailable
 from app.messages import plain_messages
 from app.protocol import ChatRequest, DrawingFields, SamplingFields, refuse_unsupported
 from app.responses_store import ResponseStore

@@ -26,8 +26,15 @@ class State(Generic[P]):
     """A place; equal places are one object for as long as they are remembered."""
 
     __slots__ = (
-        *("forced", "is_explored", "left", "may_end", "most_counted"),
-        *("must_end", "onward", "point", "size"),
+        "forced",
+        "is_explored",
+        "left",
+        "may_end",
+        "most_counted",
+        "must_end",
+        "onward",
+        "point",
+        "size",
     )
 
     def __init__(self, point: P, size: float, *, most_counted: int = 0) -> None:

@@ -19,8 +19,6 @@ MAX_TOKENS = 48
 _WARM_UP_S = 5.0
 _PAUSE_S = 1.0
 """A refused client asks again after that."""
-
-
 _FLOOD_WORDS = 3960
 """Digits and the blanks between them are two tokens each."""
 

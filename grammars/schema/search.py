@@ -338,13 +338,13 @@ def _words(regex: Regex, taken: Callable[[str], bool]) -> Iterator[str]:
 
 
 @lru_cache(maxsize=256)
-def _few_words(regex: Regex) -> list[str] | None:
+def _few_words(regex: Regex) -> tuple[str, ...] | None:
     """All texts of a language, short ones first, if there are not too many to try each."""
     try:
         few = words(regex, MAX_STEPS) if count_texts(regex, MAX_STEPS) <= MAX_STEPS else None
     except TooManyStatesError:
         return None
-    return None if few is None else sorted(few, key=len)
+    return None if few is None else tuple(sorted(few, key=len))
 
 
 def _spelled(text: Text) -> Iterator[bytes]:
