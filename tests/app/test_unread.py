@@ -121,6 +121,7 @@ async def test_the_server_looks_by_itself(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server, "MOST_UNREAD", 1 << 20)
+    monkeypatch.setattr(server, "_TICKS", 1)
     async with serving() as served:
         async with raw_client(served, receive_buffer=_SMALL) as client:
             client.post("completions", streamed("a", 3000))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -46,5 +45,4 @@ def test_grammars_that_nobody_has_are_forgotten() -> None:
     dictations, grammar = Dictations(), Plain()
     dictations.of(grammar).note(is_dictated=False)
     del grammar
-    gc.collect()
     assert not dictations._shares
