@@ -15,7 +15,7 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits
 
 from grammars.base import GrammarError
-from grammars.llg_matcher import LlgMatcher
+from grammars.llg_matcher import TOO_COMPLEX_HERE, LlgMatcher
 from grammars.lower import Lowered, Sentences
 from grammars.recursive_tables import RecursiveTables
 from grammars.recursive_tracker import RecursiveTracker
@@ -127,7 +127,7 @@ class LlgGrammar:
             self._template = self._build(heavy=True)
         matcher = self.engine()
         if matcher.try_consume_tokens(tokens) != len(tokens) or matcher.is_error():
-            raise GrammarError("the grammar is too complex to be followed at this place")
+            raise GrammarError(TOO_COMPLEX_HERE)
         return matcher
 
     def engine(self) -> LLMatcher:

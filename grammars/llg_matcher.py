@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from llguidance import LLMatcher
 
-from grammars.base import MaskRow
+from grammars.base import GrammarError, MaskRow
 from grammars.states import State, nowhere
 from grammars.tracking import OffGrammarError, RepeatedError
 from grammars.ways import find_way, try_way
@@ -21,6 +21,7 @@ from grammars.ways import find_way, try_way
 if TYPE_CHECKING:
     from grammars.llg import LlgGrammar
 
+TOO_COMPLEX_HERE = "the grammar is too complex to be followed at this place"
 _FAR = 1 << 12
 """With this many tokens left, an end that is not found is no reason to steer."""
 _MOST_BEHIND = 256
@@ -99,6 +100,8 @@ class LlgMatcher:
         if engine.is_error():
             engine = self._recover()
             engine.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            if engine.is_error():
+                raise GrammarError(TOO_COMPLEX_HERE)
 
     def _allow_end(self, row: MaskRow, *, allowed: bool) -> None:
         words = row.view(np.uint32)

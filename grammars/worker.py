@@ -34,6 +34,8 @@ from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
 
 _PROBE_STEPS = 64
+_WALKS = 4
+"""A text that ends soon says little, so others are tried, of so many steps together."""
 _STEPS_ON = 8
 _MOST_STARTS = 128
 _QUICK_S = 0.5
@@ -146,7 +148,7 @@ def _try_out(constraint: Constraint, vocabulary: Vocabulary, *, leads: bool = Fa
     error = ""
     for heavy in (False, True):
         matcher = LLMatcher(vocabulary.tokenizer, lowered.source, log_level=0, limits=limits(heavy=heavy))
-        error = _walk(matcher.deep_copy(), vocabulary) or _walk_on(matcher, lowered.starts, vocabulary)
+        error = _walk(matcher, vocabulary) or _walk_on(matcher, lowered.starts, vocabulary)
         if not error:
             way = few_tokens(lowered.sentences, matcher, vocabulary) if leads and not heavy else []
             return Checked(lowered.source, pickle.dumps(lowered.sentences), heavy, way)
@@ -166,20 +168,25 @@ def _walk_on(matcher: LLMatcher, starts: tuple[str, ...], vocabulary: Vocabulary
 
 
 def _walk(matcher: LLMatcher, vocabulary: Vocabulary, *, steps: int = _PROBE_STEPS) -> str:
-    """Follow random legal tokens; the engine's complaint, or "" when there is none."""
+    """Follow random legal tokens, of a few texts; the engine's complaint, or "" when there is none."""
+    if matcher.is_error() or matcher.is_stopped():
+        return complaint(matcher)
     rng = random.Random(0)
+    walker, walks = matcher.deep_copy(), 1
     for step in range(steps):
-        if matcher.is_error() or matcher.is_stopped():
-            break
-        mask = matcher.compute_bitmask()
-        token = _random_token(mask, rng)
+        token = _random_token(walker.compute_bitmask(), rng)
         if token is None:
             place = "no text satisfies the grammar" if step == 0 else "the grammar has a dead end"
-            return complaint(matcher) or place
-        if token in vocabulary.eos_ids:
+            return complaint(walker) or place
+        ended = token in vocabulary.eos_ids
+        if not ended:
+            walker.consume_token(token)
+            ended = walker.is_stopped()
+        if walker.is_error() or (ended and walks == _WALKS):
             break
-        matcher.consume_token(token)
-    return complaint(matcher)
+        if ended:
+            walker, walks = matcher.deep_copy(), walks + 1
+    return complaint(walker)
 
 
 def _random_token(mask: bytes, rng: random.Random) -> int | None:

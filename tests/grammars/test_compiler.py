@@ -22,6 +22,7 @@ from grammars.worker import Refused, _Allowance
 from tests.grammars.driver import accepts, feed
 
 INTEGER = Constraint.json_schema({"type": "integer"})
+_GROWING = Constraint.json_schema({"type": "string", "pattern": "^(?!.*a.{15}b).*$"})
 
 
 @pytest.fixture
@@ -162,6 +163,20 @@ def test_running_out_of_lexer_fuel_stays_with_one_sequence(vocabulary: Vocabular
 async def test_a_grammar_that_is_too_slow_to_follow_is_refused(compiler: Compiler) -> None:
     with pytest.raises(GrammarError, match="too many"):
         await compiler.compile(_many_words(5000))
+
+
+async def test_what_only_longer_texts_are_too_much_for_is_refused(compiler: Compiler) -> None:
+    """The first text that is tried ends at once; what the engine keeps track of grows with each character."""
+    with pytest.raises(GrammarError, match="too many states") as refusal:
+        await compiler.compile(_GROWING)
+    assert (refusal.value.keyword, refusal.value.pointer) == ("pattern", "/pattern")
+
+
+def test_a_place_that_cannot_be_followed_is_told_of(vocabulary: Vocabulary) -> None:
+    """A mask of nothing would look as if the model had gone wrong."""
+    matcher = LlgGrammar(vocabulary, lower(_GROWING)).matcher()
+    with pytest.raises(GrammarError, match="too complex to be followed"):
+        feed(matcher, vocabulary, '"])) sample of what is far too much to keep track of"')
 
 
 async def test_workers_are_of_the_session_but_not_interrupted_with_it(fresh: Compiler) -> None:
