@@ -75,13 +75,8 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     spec = msgspec.structs.replace(loaded.spec, max_position=max_context)
     num_pages = _num_pages(config, spec, kv_dtype, device)
     progress("Reserving memory", 0.0)
-    model: Model
     if isinstance(loaded, NativeModel):
-        model = native = NativeDecoder(
-            replace(loaded, spec=spec), num_pages=num_pages, page_size=config.page_size, kv_dtype=kv_dtype
-        )
-        threading.Thread(target=native.back_first_pages, name="radish-memory", daemon=True).start()
-        sampler: Sampler = NativeSampler(spec.vocab_size, loaded.runtime, lambda: native.likeliest)
+        model, sampler = _native_step(replace(loaded, spec=spec), num_pages, config.page_size, kv_dtype)
     else:
         kv = KVCache.allocate(spec, num_pages, config.page_size, kv_dtype, device)
         model = _replayed(Decoder(spec, loaded.weights, kv), config.max_running, progress)
@@ -101,6 +96,14 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
         num_pages=num_pages,
         max_context=max_context,
     )
+
+
+def _native_step(
+    loaded: NativeModel, num_pages: int, page_size: int, kv_dtype: torch.dtype
+) -> tuple[Model, Sampler]:
+    decoder = NativeDecoder(loaded, num_pages=num_pages, page_size=page_size, kv_dtype=kv_dtype)
+    threading.Thread(target=decoder.back_first_pages, name="radish-memory", daemon=True).start()
+    return decoder, NativeSampler(loaded.spec.vocab_size, loaded.runtime, lambda: decoder.likeliest)
 
 
 def _tokenizer(path: Path) -> Tokenizer:
