@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from grammars.allowance import NICE
 from grammars.base import GrammarError, UnsatisfiableError
 from grammars.json_pointer import keys_of
 from grammars.limits import check_limits
@@ -23,7 +24,6 @@ from grammars.spec import Constraint, JsonOptions
 
 ENDLESS = "no value is found within the limits, so none could be ended"
 """Why JSON of which no shortest value is known is refused: a budget would cut it off."""
-_NICE = 19
 _OPTIONS = frozenset(JsonOptions.__struct_fields__)
 _NUMBER = re.compile(r"\d+")
 _VERDICTS: tuple[Verdict, ...] = ("taken", "same", "other")
@@ -90,7 +90,7 @@ def placed(
     return type(error)(error.message, pointer=pointer, keyword=keyword_at(pointer, in_tags=in_tags))
 
 
-def alike(message: str, other: str) -> bool:
+def are_for_the_same(message: str, other: str) -> bool:
     """Whether two refusals are for the same, however much of it."""
     return _NUMBER.sub("", message) == _NUMBER.sub("", other)
 
@@ -104,7 +104,7 @@ def in_copy(work: Callable[[], Verdict], most_s: float) -> Verdict | None:
     if pid == 0:
         code = _FAILED
         try:
-            os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+            os.setpriority(os.PRIO_PROCESS, 0, NICE)
             signal.setitimer(signal.ITIMER_PROF, most_s)
             signal.setitimer(signal.ITIMER_REAL, most_s * _PATIENCE)
             code = _VERDICTS.index(work())

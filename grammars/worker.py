@@ -9,23 +9,22 @@ gets what processor time others leave.
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import random
 import resource
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 
 import msgspec
 from llguidance import LLMatcher
 
+from grammars.allowance import Allowance
 from grammars.base import GrammarError
-from grammars.blame import ENDLESS, alike, in_copy, is_placed, placed, seconds_of_copies
+from grammars.blame import ENDLESS, are_for_the_same, in_copy, is_placed, placed, seconds_of_copies
 from grammars.few_tokens import few_tokens
 from grammars.llg import LlgGrammar, complaint, limits
 from grammars.lower import Lowered, lower
@@ -43,11 +42,6 @@ _QUICK_S = 0.5
 _TRIAL_SHARE = 1 / 20
 _TRIALS_SHARE = 1 / 3
 """What one trial of what took too long may take of a task's time, and all of them."""
-_NICE = 19
-_ALLOWANCE_S = 0.25
-"""So long a worker may compile as everybody else computes; then it is nice."""
-_EARNED = 0.05
-"""Seconds of that it earns a second."""
 
 
 class Task(msgspec.Struct, frozen=True, tag=True):
@@ -135,7 +129,7 @@ def _verdict(constraint: Constraint, vocabulary: Vocabulary, message: str) -> Ve
                 "same" if LlgGrammar(vocabulary, lowered, heavy=checked.heavy).min_tokens is None else "taken"
             )
     except GrammarError as error:
-        return "same" if alike(error.message, message) else "other"
+        return "same" if are_for_the_same(error.message, message) else "other"
     return "taken"
 
 
@@ -214,7 +208,7 @@ def serve(connection: Connection) -> None:
     _ = vocabulary.tokenizer, vocabulary.spellings, vocabulary.plain, vocabulary.table
     gc.freeze()  # what is there stays, so no collection need go through it
     connection.send_bytes(b"")
-    allowance = _Allowance()
+    allowance = Allowance()
     while True:
         try:
             request = connection.recv_bytes()
@@ -226,37 +220,9 @@ def serve(connection: Connection) -> None:
         if isinstance(task, Blame):
             answer: Checked | Refused = _blame(task, vocabulary)
         else:
-            answer = allowance.run(lambda task=task: _answer(task.constraint, vocabulary))  # type: ignore[misc]
+            answer = allowance.run(partial(_answer, task.constraint, vocabulary))
         signal.setitimer(signal.ITIMER_PROF, 0)
         connection.send_bytes(msgspec.msgpack.encode(answer))
-
-
-class _Allowance:
-    """Runs one piece of work after another, each in a thread that becomes nice when it takes too long.
-
-    The steps of the model come to a halt when one of their threads waits for a processor; a thread that
-    became nice cannot take it back, so each piece gets a new one.
-    A new worker has earned nothing: else whoever has workers ended would have that of each.
-    """
-
-    def __init__(self) -> None:
-        self._left = 0.0
-        self._since = time.monotonic()
-
-    def run(self, work: Callable[[], Checked | Refused]) -> Checked | Refused:
-        answers: list[Checked | Refused] = []
-        started = time.monotonic()
-        self._left = min(_ALLOWANCE_S, self._left + _EARNED * (started - self._since))
-        thread = threading.Thread(target=lambda: answers.append(work()), daemon=True)
-        thread.start()
-        thread.join(self._left)
-        if thread.is_alive() and thread.native_id is not None:
-            with suppress(ProcessLookupError):  # it has just ended
-                os.setpriority(os.PRIO_PROCESS, thread.native_id, _NICE)
-        thread.join()
-        self._since = time.monotonic()
-        self._left = max(0.0, self._left - (self._since - started))
-        return answers[0]
 
 
 def _answer(constraint: Constraint, vocabulary: Vocabulary) -> Checked | Refused:

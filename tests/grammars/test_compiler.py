@@ -12,13 +12,14 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from grammars.allowance import Allowance
 from grammars.base import GrammarError, GrammarTooComplexError
 from grammars.compiler import Compiler
 from grammars.llg import LlgGrammar
 from grammars.lower import lower
 from grammars.spec import Constraint
 from grammars.vocab import Vocabulary
-from grammars.worker import Refused, _Allowance
+from grammars.worker import Refused
 from tests.grammars.driver import accepts, feed
 
 INTEGER = Constraint.json_schema({"type": "integer"})
@@ -188,8 +189,8 @@ async def test_workers_are_of_the_session_but_not_interrupted_with_it(fresh: Com
 
 
 def test_who_takes_long_leaves_the_processor_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grammars.worker._EARNED", 1e9)
-    allowance = _Allowance()
+    monkeypatch.setattr("grammars.allowance._EARNED", 1e9)
+    allowance = Allowance()
 
     def priority() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
@@ -219,4 +220,4 @@ def test_work_that_ends_before_it_becomes_nice_is_answered(monkeypatch: pytest.M
         done.wait()
         return Refused("answered")
 
-    assert _Allowance().run(work) == Refused("answered")
+    assert Allowance().run(work) == Refused("answered")
