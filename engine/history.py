@@ -63,6 +63,7 @@ class History:
                 end=landed,
                 tokens=range(row.start, row.stop),
                 num_prompt=sequence.num_prompt,
+                guesses=len(row.draft),
             )
             tokens[kind] += row.end - row.start
         self._last_end = landed

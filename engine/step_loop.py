@@ -245,7 +245,7 @@ class StepLoop:
         for row in step.sampling:
             sequence, samples = row.sequence, list(islice(sampled, 1 + len(row.draft)))
             if not sequence.take_sample():
-                self._stats.discarded_tokens += 1
+                self._stats.discarded_tokens += len(samples)
                 continue
             update = self._accept_all(row, samples)
             if update.token_ids:

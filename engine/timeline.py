@@ -40,9 +40,19 @@ class Timeline:
         """Tokens computed at least once."""
 
     def ran(
-        self, *, step: int, arrived: float, start: float, end: float, tokens: range, num_prompt: int
+        self,
+        *,
+        step: int,
+        arrived: float,
+        start: float,
+        end: float,
+        tokens: range,
+        num_prompt: int,
+        guesses: int = 0,
     ) -> SpanKind:
-        """Tokens at positions `tokens` ran in step number `step`; says what kind of work that was."""
+        """Tokens at positions `tokens` ran in step number `step`, and guesses at those after them; says what
+        kind of work that was."""
+        count = len(tokens) + guesses
         last = self.spans[-1] if self.spans else None
         if last is None:
             self.spans.append(Span("queued", arrived, start))
@@ -60,11 +70,11 @@ class Timeline:
         last = self.spans[-1]
         if kind == last.kind == "decode":
             last.end = end
-            last.tokens += len(tokens)
+            last.tokens += count
             last.steps += 1
             last.slowest = max(last.slowest, end - start)
         else:
-            self.spans.append(Span(kind, start, end, len(tokens), 1, end - start))
+            self.spans.append(Span(kind, start, end, count, 1, end - start))
         if len(self.spans) > MAX_SPANS:
             self._coarsen()
         return kind

@@ -74,6 +74,9 @@ async def test_a_text_that_repeats_itself_takes_few_steps() -> None:
         assert engine.stats.generation_tokens == len(REPEATED) + 1
         wrong = engine.stats.draft_tokens - engine.stats.accepted_tokens
         assert engine.stats.computed_tokens == len("count") + len(REPEATED) + wrong, "nothing is run twice"
+        (ended,) = engine.history.ended
+        decoded = [span.tokens for span in ended.spans if span.kind == "decode"]
+        assert decoded == [len(REPEATED) + wrong], "its timeline tells of guesses, too"
         assert_quiet(engine)
 
 
@@ -181,6 +184,10 @@ async def test_an_abort_while_guesses_are_in_flight() -> None:
         await collect(request)
         await until(lambda: engine.load().running == 0 and not runner.batches[-1].pending_from.any())
         assert await ask(engine, "count", max_tokens=20) == REPEATED[:20]
+        stats = engine.stats
+        wrong = stats.draft_tokens - stats.accepted_tokens
+        sampled = sum(len(batch.samples) for batch in runner.batches)
+        assert sampled == stats.generation_tokens + wrong + stats.discarded_tokens
 
 
 def ids_of(engine: Engine, text: str) -> list[int]:
