@@ -27,7 +27,9 @@ P = TypeVar("P")
 _WORK_A_NODE, _WORK_A_MASK = 50, 150
 _WORK_A_STEP = 12
 _WORK_OF_CLASSES = 1500
+"""What parts of a search take: see `Work`."""
 _WORK_A_LOOK = 500
+"""After so much the clock is looked at again."""
 _MANY, _VERY_MANY = 256, 1024
 """Among so many tokens it pays to leave out those that are like others, and to go through them together."""
 _WIDE = 4096

@@ -31,7 +31,7 @@ Ids = npt.NDArray[np.int64]
 
 
 class Repeats:
-    """Takes repetitions out of masks. Stateless; shared by the sequences of a grammar."""
+    """Takes repetitions out of masks. Stateless but for caches; shared by the sequences of a grammar."""
 
     def __init__(self, reader: Reader, vocabulary: Vocabulary) -> None:
         self._reader = reader

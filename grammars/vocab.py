@@ -175,6 +175,7 @@ def _plain_length(data: bytes) -> int:
 
 
 _MOST_SPLIT = 512
+"""Bytes, at the end of long data, of which the fewest tokens are sought."""
 _NOT_PLAIN = re.compile(r'["\\\x00-\x1f]')
 _QUOTE_BRACKET = re.compile(rb'".*[\]}]', re.DOTALL)
 _BARE_END = re.compile(rb"[0-9a-z][,\]} \n]")

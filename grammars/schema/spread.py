@@ -27,7 +27,7 @@ _ONE_SPELLING = full_language(r"-?[1-9][0-9]*|0|[a-z]+|-?(0|[1-9][0-9]{0,9})\.[0
 
 
 class Spread:
-    """Counts for one grammar. Stateless; safe to share."""
+    """Counts for one grammar. Immutable; safe to share."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
