@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeGuard
 
 Range = tuple[int, int]
 
@@ -326,6 +326,6 @@ def length(low: int, high: int | None) -> Regex:
     return repeat(ANY_CHAR, low, high)
 
 
-def is_free(regex: Regex) -> bool:
+def is_free(regex: Regex) -> TypeGuard[Repeat]:
     """Whether a language only bounds the length of its texts."""
     return isinstance(regex, Repeat) and regex.inner == ANY_CHAR

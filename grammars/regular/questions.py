@@ -27,6 +27,7 @@ __all__ = [
 MAX_STATES = 4000
 MAX_WORK = 500_000
 """Nodes of the states that are gone on from, where each is larger than one would think."""
+_MOST_CHARS = 1 << 20
 _MAX_PROLIFIC_STATES = 200
 _MAX_LISTED_LENGTH = 200
 """Longer texts are not listed, few or not."""
@@ -50,8 +51,10 @@ def shortest(regex: Regex) -> str | None:
     Searches the automaton best first (A*); the expressions themselves say how far the end is at least.
 
     Raises:
-        TooManyStatesError: not found within the limit on states.
+        TooManyStatesError: not found within the limit on states, or of more characters than anybody wants.
     """
+    if _MOST_CHARS < regex.floor < math.inf:
+        raise TooManyStatesError
     order = itertools.count()
     heap: list[tuple[float, int, str, Regex | None]] = [(regex.floor, next(order), "", regex)]
     seen = {regex}

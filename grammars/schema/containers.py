@@ -11,6 +11,7 @@ from grammars.schema.arrays import Arrays, Contains, Items
 from grammars.schema.document import Schema
 from grammars.schema.evaluate import Evaluator, Handler
 from grammars.schema.formula import TRUE, Formula, conj, of
+from grammars.schema.keywords import counts
 from grammars.schema.meaning import Meaning
 from grammars.schema.objects import Objects, Properties
 from grammars.schema.versions import may_be_passed_over
@@ -54,7 +55,7 @@ def _items(evaluator: Evaluator, schema: Schema) -> Meaning:
 
 
 def _item_count(evaluator: Evaluator, schema: Schema) -> Meaning:
-    low, high = schema.value.get("minItems", 0), schema.value.get("maxItems")
+    low, high = counts(schema.value, "minItems", "maxItems")
     if high is not None and low > high:
         return replace(m.ANYTHING, arrays=())
     return _arrays(Arrays(low=low, high=high))
@@ -63,7 +64,7 @@ def _item_count(evaluator: Evaluator, schema: Schema) -> Meaning:
 def _contains(evaluator: Evaluator, schema: Schema) -> Meaning:
     if "contains" not in schema.value:
         return m.ANYTHING
-    low, high = schema.value.get("minContains", 1), schema.value.get("maxContains")
+    low, high = counts(schema.value, "minContains", "maxContains", default=1)
     if may_be_passed_over(schema, "minContains"):
         low = max(1, low)
     if high is not None and low > high:
@@ -96,7 +97,7 @@ def _required(evaluator: Evaluator, schema: Schema) -> Meaning:
 
 
 def _property_count(evaluator: Evaluator, schema: Schema) -> Meaning:
-    low, high = schema.value.get("minProperties", 0), schema.value.get("maxProperties")
+    low, high = counts(schema.value, "minProperties", "maxProperties")
     if high is not None and low > high:
         return _objects()
     return _objects(Objects(low=low, high=high))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable, Iterator
+from itertools import product
 
-from grammars.regular.ast import Regex, complement, intersect, is_free, literal
+from grammars.regular.ast import Regex, Repeat, complement, intersect, is_free, literal
 from grammars.regular.derivative import classes, derive
 from grammars.regular.questions import pick, shortest
 from grammars.schema.partial import any_ending, endings, missing, write
 
 _MAX_TRIES = 200
+_MOST_ADDED = 3
+_PLAIN = (string.ascii_letters + string.digits + string.punctuation).translate(str.maketrans("", "", '"\\'))
 
 Taken = Callable[[str], bool]
 
@@ -21,9 +25,15 @@ class FreshWords:
     def __init__(self, regex: Regex) -> None:
         self._rest = regex
         self._tries = 0
+        self._free = _free_words(regex) if is_free(regex) else None
 
     def next(self, taken: Taken) -> str | None:
         """A shortest text that is not `taken`; None when none is found."""
+        if self._free is not None:
+            word = next((word for word in self._free if not taken(word)), None)
+            if word is not None:
+                return word
+            self._free = None
         word = shortest(self._rest)
         while word is not None and taken(word):
             if self._tries == _MAX_TRIES:
@@ -32,6 +42,15 @@ class FreshWords:
             self._rest = intersect((self._rest, complement(literal(word))))
             word = shortest(self._rest)
         return word
+
+
+def _free_words(regex: Repeat) -> Iterator[str]:
+    """Texts of a language that only bounds their length, the shortest first, of plain characters."""
+    high = regex.low + _MOST_ADDED if regex.high is None else min(regex.high, regex.low + _MOST_ADDED)
+    for length in range(regex.low, high + 1):
+        fixed = "a" * max(0, length - _MOST_ADDED)
+        for varied in product(_PLAIN, repeat=min(length, _MOST_ADDED)):
+            yield fixed + "".join(varied)
 
 
 def fresh_word(regex: Regex, taken: Taken) -> str | None:

@@ -24,7 +24,11 @@ def few_values(meaning: Meaning, limit: int) -> list[Any] | None:
         first, last = one.integers()
         if one.whole is not True or first is None or last is None or last - first >= limit * 64:
             return None
-        numbers.update((Fraction(n), None) for n in range(first, last + 1) if Fraction(n) in one)
+        for number in map(Fraction, range(first, last + 1)):
+            if number in one:
+                numbers[number] = None
+                if len(numbers) > limit:
+                    return None
     values += [n.numerator if n.denominator == 1 else n for n in numbers]
     if len(values) > limit:
         return None

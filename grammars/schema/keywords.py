@@ -7,8 +7,27 @@ from fractions import Fraction
 from typing import Any, TypeGuard
 
 from grammars.base import GrammarError
+from grammars.schema.errors import UnenforceableError
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+
+
+MOST_COUNTED = 2**31 - 2
+"""Of characters, items or properties: as many as no text has, and the engine counts."""
+
+
+def counts(
+    value: dict[str, Any], low_keyword: str, high_keyword: str, *, default: int = 0
+) -> tuple[int, int | None]:
+    """The bounds on how many there are of something; None: there is no upper one.
+
+    Raises:
+        UnenforceableError: there have to be more than are counted.
+    """
+    low, high = value.get(low_keyword, default), value.get(high_keyword)
+    if low > MOST_COUNTED:
+        raise UnenforceableError(f"no more than {MOST_COUNTED} are counted", low_keyword)
+    return low, None if high is None or high > MOST_COUNTED else high
 
 
 def is_number(value: Any) -> TypeGuard[int | Fraction]:

@@ -16,7 +16,7 @@ from grammars.schema.errors import UnenforceableError
 from grammars.schema.evaluate import Evaluator, Handler
 from grammars.schema.formats import format_language
 from grammars.schema.formula import FALSE, of
-from grammars.schema.keywords import is_number
+from grammars.schema.keywords import counts, is_number
 from grammars.schema.meaning import Meaning
 from grammars.schema.numbers import Numbers
 from grammars.schema.objects import Objects, Properties
@@ -108,7 +108,7 @@ def _bounds(value: int | Fraction) -> tuple[Fraction, Fraction]:
 
 
 def _length(evaluator: Evaluator, schema: Schema) -> Meaning:
-    low, high = schema.value.get("minLength", 0), schema.value.get("maxLength")
+    low, high = counts(schema.value, "minLength", "maxLength")
     if high is not None and low > high:
         return replace(m.ANYTHING, strings=Strings(()))
     return replace(m.ANYTHING, strings=Strings(regex=length(low, high)))
