@@ -19,7 +19,7 @@ from app.errors import bad_request
 from app.protocol import ChatRequest, NamedToolChoice, Tool
 from app.structured import FieldConstraint, text_constraint
 from app.tool_calls import JSON_CALLS, CallFormat, Calls, NamedCall, PlainText, RequiredCalls, Splitter
-from grammars.spec import Constraint
+from grammars.spec import Constraint, Start
 
 MAX_CALLS = 16
 """Most calls of one `required` answer; without a bound a weak model could go on for ever."""
@@ -65,7 +65,7 @@ def plan_answer(request: ChatRequest, form: CallFormat = JSON_CALLS) -> AnswerPl
         case "required":
             constraint = msgspec.structs.replace(
                 Constraint.json_schema(_array_schema(tools, 1 if single else MAX_CALLS)),
-                starts=tuple(map(_start, tools)),
+                starts=tuple(map(_start, tools, range(len(tools)))),
             )
             wanted = FieldConstraint("tools", constraint, _place)
             return AnswerPlan(shown, wanted, lambda: RequiredCalls(names))
@@ -135,9 +135,10 @@ def _array_schema(tools: list[Tool], max_calls: int) -> dict[str, Any]:
     }
 
 
-def _start(tool: Tool) -> str:
+def _start(tool: Tool, index: int) -> Start:
     """What an array of calls begins with, up to the arguments of a first one."""
-    return f'[{{"name":{msgspec.json.encode(tool.function.name).decode()},"arguments":'
+    name = msgspec.json.encode(tool.function.name).decode()
+    return Start(f'[{{"name":{name},"arguments":', f"/$defs/{index}")
 
 
 def _place(pointer: str) -> tuple[str, str] | None:

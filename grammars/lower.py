@@ -30,7 +30,7 @@ from grammars.schema.document import keyword_at
 from grammars.schema.emit import emit
 from grammars.schema.sizes import settle
 from grammars.schema.tables import Tables, freeze
-from grammars.spec import Constraint, Kind
+from grammars.spec import Constraint, Kind, Start
 from grammars.tag_tables import TagTables
 from grammars.tags import Format, JsonSchema, TriggeredTags, older_place, parse_tags
 from grammars.tags_lark import TagWriter, inside
@@ -51,7 +51,7 @@ class Lowered:
 
     source: str
     sentences: Sentences | None = None
-    starts: tuple[str, ...] = ()
+    starts: tuple[Start, ...] = ()
 
 
 def lower(constraint: Constraint) -> Lowered:
@@ -145,7 +145,7 @@ def _tagged(form: Format, constraint: Constraint) -> Lowered:
         tags = tuple((tag.begin.encode(), tag.end.encode(), tables[id(tag.content)]) for tag in form.tags)
         triggers = tuple(trigger.encode() for trigger in form.triggers)
         tables_of_tags = TagTables(tags, triggers, form.at_least_one, form.stop_after_first)
-        return Lowered(source, tables_of_tags, tuple(tag.begin for tag in form.tags))
+        return Lowered(source, tables_of_tags, tuple(Start(tag.begin) for tag in form.tags))
     for key, table in tables.items():
         if table.has_names or table.has_distinct:
             raise GrammarError(

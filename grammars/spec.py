@@ -31,6 +31,14 @@ class JsonOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `nullable: true` adds null to a type, as in OpenAPI 3.0; else it says nothing."""
 
 
+class Start(msgspec.Struct, frozen=True):
+    """A beginning of texts, behind which something is tried out as well."""
+
+    text: str
+    pointer: str = ""
+    """The part of the schema that must be able to follow; "": whatever may."""
+
+
 class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     """One constraint. Equal constraints share one compiled grammar.
 
@@ -42,8 +50,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     spec: str = ""
     json: JsonOptions = JsonOptions()
-    starts: tuple[str, ...] = ()
-    """Beginnings of texts: what follows them is tried out as well."""
+    starts: tuple[Start, ...] = ()
 
     @classmethod
     def json_schema(cls, schema: str | bool | dict[str, Any], json: JsonOptions | None = None) -> Constraint:

@@ -9,6 +9,7 @@ gets what processor time others leave.
 from __future__ import annotations
 
 import gc
+import json
 import pickle
 import random
 import resource
@@ -23,13 +24,14 @@ import msgspec
 from llguidance import LLMatcher
 
 from grammars.allowance import Allowance
-from grammars.base import GrammarError
+from grammars.base import GrammarError, UnsatisfiableError
 from grammars.blame import ENDLESS, are_for_the_same, in_copy, is_placed, placed, seconds_of_copies
 from grammars.few_tokens import few_tokens
 from grammars.llg import LlgGrammar, complaint, limits
 from grammars.lower import Lowered, lower
+from grammars.schema.document import keyword_at
 from grammars.schema.trials import Verdict
-from grammars.spec import Constraint
+from grammars.spec import Constraint, Start
 from grammars.vocab import Vocabulary
 
 _PROBE_STEPS = 64
@@ -112,11 +114,20 @@ def check(constraint: Constraint, vocabulary: Vocabulary) -> Checked:
         return _try_out(constraint, vocabulary, leads=True)
     except GrammarError as refusal:
         error = refusal
+    if any(start.pointer == error.pointer for start in constraint.starts if start.pointer):
+        check(_part(constraint, error.pointer), vocabulary)  # which tells what of it is at fault
     if is_placed(error, constraint):
         raise error
     if time.thread_time() - started > _QUICK_S:
         raise SlowlyRefusedError(error.message, pointer=error.pointer)
     raise placed(error, constraint, lambda other: _verdict(other, vocabulary, error.message))
+
+
+def _part(constraint: Constraint, pointer: str) -> Constraint:
+    """One of the definitions of a schema alone, at its place."""
+    definitions = json.loads(constraint.spec)["$defs"]
+    spec = json.dumps({"$ref": f"#{pointer}", "$defs": definitions})
+    return msgspec.structs.replace(constraint, spec=spec, starts=())
 
 
 def _verdict(constraint: Constraint, vocabulary: Vocabulary, message: str) -> Verdict:
@@ -142,22 +153,33 @@ def _try_out(constraint: Constraint, vocabulary: Vocabulary, *, leads: bool = Fa
     error = ""
     for heavy in (False, True):
         matcher = LLMatcher(vocabulary.tokenizer, lowered.source, log_level=0, limits=limits(heavy=heavy))
-        error = _walk(matcher, vocabulary) or _walk_on(matcher, lowered.starts, vocabulary)
+        error = _walk(matcher, vocabulary) or _walk_on(matcher, lowered.starts, vocabulary, all_needed=leads)
         if not error:
             way = few_tokens(lowered.sentences, matcher, vocabulary) if leads and not heavy else []
             return Checked(lowered.source, pickle.dumps(lowered.sentences), heavy, way)
     raise GrammarError(error)
 
 
-def _walk_on(matcher: LLMatcher, starts: tuple[str, ...], vocabulary: Vocabulary) -> str:
-    """Follow a few random tokens after each of some beginnings; as `_walk`."""
+def _walk_on(
+    matcher: LLMatcher, starts: tuple[Start, ...], vocabulary: Vocabulary, *, all_needed: bool
+) -> str:
+    """Follow a few random tokens after each of some beginnings; as `_walk`.
+
+    Raises:
+        UnsatisfiableError: nothing can follow one, and `all_needed`.
+    """
     for start in starts[:_MOST_STARTS]:
         begun = matcher.deep_copy()
-        tokens = vocabulary.encode(start)
+        tokens = vocabulary.encode(start.text)
         if begun.try_consume_tokens(tokens) == len(tokens):
             error = _walk(begun, vocabulary, steps=_STEPS_ON)
             if error:
                 return error
+        elif begun.is_error():
+            return complaint(begun)
+        elif all_needed and start.pointer:
+            keyword = keyword_at(start.pointer, in_tags=False)
+            raise UnsatisfiableError("no value satisfies the schema", pointer=start.pointer, keyword=keyword)
     return ""
 
 

@@ -231,3 +231,26 @@ async def test_a_schema_in_a_tool_that_cannot_be_enforced_is_refused(served: Ser
         assert response.status_code == 400
         assert error_of(response)["param"] == "tools[0].function.parameters"
         assert error_of(response)["message"] == "pattern: a group does not end (at /properties/a/pattern)"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (
+            {"type": "integer", "minimum": 5, "maximum": 3},
+            "maximum: no value satisfies the schema (at {}/maximum)",
+        ),
+        (False, "properties: no value satisfies the schema (at {})"),
+        ({"$ref": "#"}, "$ref: no value satisfies the schema (at {}/$ref)"),
+    ],
+)
+async def test_a_tool_that_could_never_be_called_is_refused(
+    served: Served, wanted: Any, message: str
+) -> None:
+    """Beside others that could it would never come, and nobody would know why."""
+    bad = {"type": "object", "properties": {"b": wanted}, "required": ["b"]}
+    tools = [*TOOLS, {"type": "function", "function": {"name": "never", "parameters": bad}}]
+    response = await served.chat(tools=tools, tool_choice="required")
+    assert response.status_code == 400
+    assert error_of(response)["param"] == f"tools[{len(TOOLS)}].function.parameters"
+    assert error_of(response)["message"] == message.format("/properties/b")

@@ -13,7 +13,7 @@ from grammars import worker
 from grammars.base import GrammarError, GrammarTooComplexError
 from grammars.pool import WorkerPool
 from grammars.schema import trials
-from grammars.spec import Constraint
+from grammars.spec import Constraint, Start
 from grammars.vocab import Vocabulary
 
 NONE = "no value satisfies the schema"
@@ -198,7 +198,9 @@ def test_a_refusal_of_a_structural_tag_names_the_part_in_it(
 def test_what_follows_each_beginning_is_tried_out(vocabulary: Vocabulary) -> None:
     """As the arguments of each tool are, which a random walk may not come to."""
     schema = {"type": "array", "items": {"anyOf": [{"type": "null"}, IN_WORDS]}, "minItems": 1}
-    constraint = msgspec.structs.replace(Constraint.json_schema(schema), starts=("[null,", '[{"w":'))
+    constraint = msgspec.structs.replace(
+        Constraint.json_schema(schema), starts=(Start("[null,"), Start('[{"w":'))
+    )
     with pytest.raises(GrammarError, match="states") as caught:
         worker.check(constraint, vocabulary)
     assert caught.value.pointer == "/items/anyOf/1/properties/w/pattern"
