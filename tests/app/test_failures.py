@@ -112,7 +112,7 @@ async def test_an_unforeseen_error_within_a_stream_is_an_event(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("app.chat._delta", lambda piece: 1 // 0)
+        patch.setattr("app.chat.pieces_of", lambda splitter, update: 1 // 0)
         response = await served.chat(stream=True, max_tokens=300)
     assert response.status_code == 200
     assert events(response.text)[-1]["error"]["message"] == "Internal error."
