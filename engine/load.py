@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -102,7 +101,6 @@ def _native_step(
     loaded: NativeModel, num_pages: int, page_size: int, kv_dtype: torch.dtype
 ) -> tuple[Model, Sampler]:
     decoder = NativeDecoder(loaded, num_pages=num_pages, page_size=page_size, kv_dtype=kv_dtype)
-    threading.Thread(target=decoder.back_first_pages, name="radish-memory", daemon=True).start()
     return decoder, NativeSampler(loaded.spec.vocab_size, loaded.runtime, lambda: decoder.likeliest)
 
 

@@ -27,6 +27,8 @@ NOT_SOUGHT: Final = -2
 """Stands for the likeliest token of a row whose logits are wanted."""
 _ROPE_STEP: Final = 4096
 """Positions by which the table of angles grows."""
+_AHEAD: Final = 256 << 20
+"""Bytes of the pages that are kept backed beyond those used so far: some prompts of thousands of tokens."""
 _Nothing = ctypes.c_char * 0
 
 
@@ -55,6 +57,7 @@ class NativeDecoder:
         kv_format = model.kv_format if kv_dtype is None else KV_FORMATS[kv_dtype]
         kv_dtype = next(dtype for dtype, format_ in KV_FORMATS.items() if format_ == kv_format)
         self.kv: Memory = model.runtime.allocate(num_pages * self.bytes_per_page(spec, page_size, kv_dtype))
+        self._backing = self.kv.keep_backed(layers=spec.num_layers, pages=num_pages, ahead=_AHEAD)
         geometry = Geometry(
             heads=spec.num_heads,
             kv_heads=spec.num_kv_heads,
@@ -67,6 +70,7 @@ class NativeDecoder:
             query_scale=math.log2(math.e) / math.sqrt(spec.head_dim),
             kv=self.kv.address,
             num_pages=num_pages,
+            backing=self._backing.address,
         )
         self._image = model.image  # the program points into it
         self._program = model.runtime.program(geometry, model.image.ops, model.image.buffers)
@@ -75,11 +79,6 @@ class NativeDecoder:
         self.likeliest: npt.NDArray[np.int64] = np.empty(0, np.int64)
         """[S] of the last step: the token of a row's largest logit, -1 if that is no number; `NOT_SOUGHT`
         where more is wanted of the logits."""
-
-    def back_first_pages(self) -> None:
-        """Have the system back what the first prompts will write to; blocks for a fifth of a second."""
-        for layer in range(self._spec.num_layers):
-            self.kv.back(self.kv.size // self._spec.num_layers * layer)
 
     @staticmethod
     def bytes_per_page(spec: ModelSpec, page_size: int, dtype: torch.dtype) -> int:

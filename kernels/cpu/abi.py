@@ -104,6 +104,7 @@ class Geometry(ctypes.Structure):
         ("query_scale", c_float),
         ("kv", c_void_p),
         ("num_pages", c_int64),
+        ("backing", c_void_p),
     )
 
 

@@ -7,7 +7,7 @@ import logging
 import os
 import weakref
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_int, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,9 +28,6 @@ PANEL: Final = 32
 GROUP: Final = 64
 """...and inputs to a multiple of this."""
 _LINE: Final = 64
-_HUGE_PAGE: Final = 2 << 20
-_POPULATE_WRITE: Final = 23
-"""MADV_POPULATE_WRITE of Linux 5.14."""
 _SHARED: Final = 32 << 20
 """Bytes of a mapping that pieces share."""
 
@@ -85,6 +82,8 @@ def _load(isa: Isa, formats: Formats) -> ctypes.CDLL:
         "radish_start": (c_int32, []),
         "radish_map": (c_void_p, [c_int64]),
         "radish_unmap": (None, [c_void_p, c_int64]),
+        "radish_backing_create": (c_void_p, [c_void_p, c_int64, c_int64, c_int64, c_int64]),
+        "radish_backing_destroy": (None, [c_void_p]),
         "radish_pool_create": (c_void_p, [c_int32]),
         "radish_pool_destroy": (None, [c_void_p]),
         "radish_packed_bytes": (c_int64, [c_int32, c_int64, c_int64]),
@@ -121,17 +120,35 @@ class Memory:
             raise MemoryError(f"cannot map {size} bytes")
         self.address: int = address
         self.size = size
+        self._library = library
         weakref.finalize(self, library.radish_unmap, address, size)
 
-    def back(self, offset: int) -> None:
-        """Have the system back the huge page with the byte at `offset`; what it holds stays.
+    def keep_backed(self, *, layers: int, pages: int, ahead: int) -> Backing:
+        """Have what lies ahead of use of KV pages, which fill this memory, backed by the system.
 
-        The system does so by itself when that is first written to, which takes it milliseconds. Nothing
-        happens where it cannot be asked.
+        Args:
+            ahead: bytes over all layers.
         """
-        begin = offset - offset % _HUGE_PAGE
-        size = min(_HUGE_PAGE, self.size - begin)
-        ctypes.CDLL(None).madvise(c_void_p(self.address + begin), c_size_t(size), c_int(_POPULATE_WRITE))
+        return Backing(self._library, self, layers, pages, ahead)
+
+
+class Backing:
+    """A thread that keeps KV pages backed ahead of their use; see src/backing.h."""
+
+    def __init__(self, library: ctypes.CDLL, memory: Memory, layers: int, pages: int, ahead: int) -> None:
+        address = library.radish_backing_create(
+            memory.address, layers, pages, memory.size // (layers * pages), ahead
+        )
+        if not address:
+            raise MemoryError("cannot allocate what backs pages")
+        self.address: int = address
+        """For a `Geometry`; the program must not run once this object is dead."""
+        # Holds the memory, which must not be unmapped before the thread has ended, whatever dies first.
+        weakref.finalize(self, _end, library, address, memory)
+
+
+def _end(library: ctypes.CDLL, backing: int, _memory: Memory) -> None:
+    library.radish_backing_destroy(backing)
 
 
 @dataclass(frozen=True, slots=True)

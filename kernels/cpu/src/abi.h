@@ -70,6 +70,8 @@ struct Op {
   const float* k_norm;
 };
 
+class Backing;  // backing.h
+
 struct Geometry {
   int32_t heads, kv_heads;
   int32_t head_dim;       // padded to 16
@@ -81,6 +83,7 @@ struct Geometry {
   float query_scale;      // log2(e) / sqrt(true_head_dim)
   char* kv;               // see pages.h
   int64_t num_pages;
+  Backing* backing;       // of `kv`, or null
 };
 
 struct Step {

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "abi.h"
+#include "backing.h"
 #include "cascade.h"
 #include "context.h"
 #include "kept.h"
@@ -63,6 +64,7 @@ class Program {
 
   Status run(const Step& step) {
     if (const Status status = check(step); status != kOk) return status;
+    if (geometry_.backing != nullptr) geometry_.backing->reach(last_page(step));
     for (Buffer& buffer : buffers_) buffer.memory.reserve(step.tokens * buffer.row_bytes);
     attention_.plan(step, geometry_, pool_.threads());
     const bool fewer = kept_.choose(step);
@@ -127,6 +129,12 @@ class Program {
       }
     }
     return kOk;
+  }
+
+  int64_t last_page(const Step& s) const {
+    int64_t slot = 0;
+    for (int64_t t = 0; t < s.tokens; ++t) slot = std::max(slot, s.kv_slots[t]);
+    return slot / geometry_.page_size;
   }
 
   // Room for what attention leaves between its parts; returns that of states carried between items.
