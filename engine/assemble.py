@@ -20,6 +20,7 @@ def assemble(
     page_size: int,
     eos_ids: frozenset[int],
     previous: Mapping[int, int],
+    previous_ids: Int64,
     released: list[int],
 ) -> Batch:
     """Build the batch of `plan`.
@@ -29,6 +30,7 @@ def assemble(
         eos_ids: ids that are impossible before a sequence's `min_tokens`.
         previous: sequence id to its index among the ids sampled by the step before this one, for
             the sequences whose last token is not read back yet.
+        previous_ids: where that step leaves these ids.
         released: keys of sequences that will never sample again.
     """
     rows = list(plan.rows.values())
@@ -44,6 +46,8 @@ def assemble(
         kv_slots=_int64(found.slots),
         logit_rows=_int64([*found.sampled_at, *(at for at, *_ in found.measured)]),
         samples=found.samples,
+        sampled=np.empty(len(found.samples), np.int64),
+        previous=previous_ids,
         prompt_next=_int64([token_id for _, token_id, _ in found.measured]),
         prompt_top=[top for *_, top in found.measured],
         embed_rows=_int64(found.embedded),
@@ -63,7 +67,7 @@ class _Gathered:
     starts: list[int] = field(default_factory=list)
     """Where each row begins, and the end of the last."""
     pending: list[tuple[int, int]] = field(default_factory=list)
-    """Places of ids that are still on the device, and their indices there."""
+    """Places of ids that the step before has yet to sample, and their indices there."""
     samples: list[SampleRow] = field(default_factory=list)
     sampled_at: list[int] = field(default_factory=list)
     measured: list[tuple[int, int, int]] = field(default_factory=list)
@@ -80,7 +84,7 @@ def _gather(
         sequence, first = row.sequence, len(token_ids)
         found.starts.append(first)
         token_ids += sequence.tokens[row.start : row.stop]
-        if row.stop > sequence.known:  # only the last can be on the device
+        if row.stop > sequence.known:  # only the last is not known
             found.pending.append((len(token_ids), previous[sequence.id]))
             token_ids.append(0)
         token_ids += row.draft

@@ -9,10 +9,11 @@ All arrays are NumPy and live on the host; a model on another device copies them
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
@@ -24,6 +25,8 @@ from engine.stream import TokenLogprob
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
+
+NOTHING: Final[Int64] = np.zeros(0, np.int64)
 
 
 class SampleRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -50,16 +53,20 @@ class SampleRow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Whether a mask comes for it."""
 
     @property
-    def takes_likeliest(self) -> bool:
-        """Whether, unless a grammar forbids it, the token of the model's largest logit is taken and nothing
-        else of the logits is wanted."""
+    def is_plain(self) -> bool:
+        """Whether, unless a grammar forbids it, its token depends on the logits and on a few numbers that are
+        known before them, and nothing else of the logits is wanted."""
         params = self.params
         return (
-            params.temperature < GREEDY_BELOW
-            and params.logprobs is None
-            and not (params.has_penalties or params.logit_bias or self.forbidden)
+            params.logprobs is None
+            and not (params.has_penalties or params.logit_bias)
             and not (params.allowed_token_ids or params.bad_words)
         )
+
+    @property
+    def takes_likeliest(self) -> bool:
+        """Whether it is plain, and takes the token of the largest logit."""
+        return self.params.temperature < GREEDY_BELOW and not self.forbidden and self.is_plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +86,11 @@ class Batch:
     """
 
     token_ids: Int64
-    """[T]; 0 where the id is still on the device."""
+    """[T]; 0 where the step before this one has yet to sample the id."""
     pending_at: Int64
-    """[P] indices into `token_ids` to be filled from the previous step's sampled ids..."""
+    """[P] indices into `token_ids` of those..."""
     pending_from: Int64
-    """[P] ...and indices into those ids."""
+    """[P] ...and indices into `previous`."""
     positions: Int64
     """[T]"""
     query_starts: Int32
@@ -98,11 +105,15 @@ class Batch:
     """[S + Q] index into `token_ids`: of the token before each sampled one, then of Q measured tokens."""
     samples: list[SampleRow]
     """[S]"""
-    prompt_next: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    sampled: Int64 = field(default_factory=lambda: NOTHING)
+    """[S] filled by the step with the ids it samples; -1 for a row whose logits hold no usable number."""
+    previous: Int64 = field(default_factory=lambda: NOTHING)
+    """`sampled` of the step before this one; -1 counts as 0."""
+    prompt_next: Int64 = field(default_factory=lambda: NOTHING)
     """[Q] the ids whose log-probabilities after those tokens are wanted..."""
     prompt_top: list[int] = field(default_factory=list)
     """[Q] ...with those of so many of the likeliest."""
-    embed_rows: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    embed_rows: Int64 = field(default_factory=lambda: NOTHING)
     """[E] indices into `token_ids` of tokens whose final hidden states are wanted."""
     masks: Future[Masks | None] | None = None
     """Resolved by the engine while the forward pass runs; None when no row has a grammar."""
@@ -115,7 +126,7 @@ class StepOutput:
     """What a step gives back to the host."""
 
     token_ids: list[int]
-    """[S]; -1 for a row whose logits hold no usable number (NaN, or everything masked)."""
+    """[S] `Batch.sampled`."""
     logprobs: list[TokenLogprob | None]
     """[S]; None where none was asked for."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -128,9 +139,13 @@ class StepOutput:
     sample_s: float = 0.0
 
 
-class Runner(Protocol):
-    """What the engine launches steps on."""
+Launch = Callable[[], StepOutput]
+"""Runs a prepared step and blocks until it is done. Called on one worker thread, in order of the steps."""
 
-    def run(self, batch: Batch) -> StepOutput:
-        """Run one step and block until it is done. Called from one worker thread, in order."""
+
+class Runner(Protocol):
+    """What the engine runs steps on."""
+
+    def prepare(self, batch: Batch) -> Launch:
+        """Do what needs nothing of the steps before this one: they may still run, on another thread."""
         ...

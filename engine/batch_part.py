@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.batch import Batch, Int64, Masks
+from engine.batch import NOTHING, Batch, Int64, Masks
 
 
 def part(batch: Batch, start: int, stop: int) -> Batch:
     """Tokens [start, stop) of a batch whose ids and masks are known.
 
     Run one after another, parts that cover a batch compute what the batch does: a row reads only its own
-    earlier tokens, and those of a row that is cut run before the rest of it.
+    earlier tokens, and those of a row that is cut run before the rest of it. What they sample is `sampled`
+    of the batch.
     """
     assert not len(batch.pending_at), "an id is unknown"
     num_samples = len(batch.samples)
@@ -34,6 +35,7 @@ def part(batch: Batch, start: int, stop: int) -> Batch:
         kv_slots=batch.kv_slots[start:stop],
         logit_rows=logit_rows - start,
         samples=[batch.samples[index] for index in samples],
+        sampled=_run_of(batch.sampled, samples),
         prompt_next=batch.prompt_next[measured],
         prompt_top=[batch.prompt_top[index] for index in measured],
         embed_rows=batch.embed_rows[_within(batch.embed_rows, start, stop)] - start,
@@ -41,16 +43,22 @@ def part(batch: Batch, start: int, stop: int) -> Batch:
     )
 
 
-def with_ids(batch: Batch, sampled: list[int]) -> Batch:
-    """The batch with every id known.
-
-    Args:
-        sampled: what the step before it sampled, -1 for nothing.
-    """
+def known_ids(batch: Batch) -> Int64:
+    """[T] the batch's token ids, once the step before it has run."""
     token_ids = batch.token_ids.copy()
-    token_ids[batch.pending_at] = [max(0, sampled[index]) for index in batch.pending_from]
-    none = np.zeros(0, np.int64)
-    return replace(batch, token_ids=token_ids, pending_at=none, pending_from=none)
+    token_ids[batch.pending_at] = batch.previous[batch.pending_from].clip(min=0)
+    return token_ids
+
+
+def with_ids(batch: Batch) -> Batch:
+    """The batch with every id known, once the step before it has run."""
+    return replace(batch, token_ids=known_ids(batch), pending_at=NOTHING, pending_from=NOTHING)
+
+
+def _run_of(array: Int64, places: Int64) -> Int64:
+    """The view of an array at `places`, which follow one another."""
+    first = int(places[0]) if len(places) else 0
+    return array[first : first + len(places)]
 
 
 def _within(places: Int64, start: int, stop: int) -> Int64:

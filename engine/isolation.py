@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import CancelledError
+from functools import partial
 
 import numpy as np
 import torch
 
-from engine.batch import Batch, Runner, StepOutput
+from engine.batch import Batch, Launch, Runner, StepOutput
 from engine.batch_part import part, with_ids
 
 _log = logging.getLogger("radish.engine")
@@ -24,27 +25,28 @@ class IsolatingRunner:
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        self._sampled: list[int] = []
-        """What the last step sampled..."""
-        self._in_parts = False
-        """...and whether `runner` does not have all of it, because it ran that step in parts."""
 
-    def run(self, batch: Batch) -> StepOutput:
-        """Run one step; raises CancelledError if its masks will not come, and nothing else."""
-        previous = self._sampled
-        if self._in_parts:
-            batch = with_ids(batch, previous)
+    def prepare(self, batch: Batch) -> Launch:
+        """Never raises. The launch raises CancelledError if its masks will not come, and nothing else."""
         try:
-            output = self.runner.run(batch)
-            self._in_parts = False
+            launch = self.runner.prepare(batch)
+        except Exception as error:  # noqa: BLE001  whatever it is, it may be one row's alone
+            return partial(self._run_parts, batch, error)
+        return partial(self._run, batch, launch)
+
+    def _run(self, batch: Batch, launch: Launch) -> StepOutput:
+        try:
+            return launch()
         except CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001  whatever it is, it may be one row's alone
-            _log.error("a step of %d tokens failed", len(batch.token_ids), exc_info=error)
-            output = self._run_halves(with_ids(batch, previous), error)
-            self._in_parts = True
-        self._sampled = output.token_ids
-        return output
+        except Exception as error:  # noqa: BLE001  as above
+            return self._run_parts(batch, error)
+
+    def _run_parts(self, batch: Batch, error: Exception) -> StepOutput:
+        """Run a step that failed with `error`. The parts fill `batch.sampled`, where the step after this one,
+        prepared already, finds what they sample."""
+        _log.error("a step of %d tokens failed", len(batch.token_ids), exc_info=error)
+        return self._run_halves(with_ids(batch), error)
 
     def _run_halves(self, batch: Batch, error: Exception) -> StepOutput:
         """Run a batch that failed with `error` in two parts, and each that fails likewise."""
@@ -56,7 +58,7 @@ class IsolatingRunner:
         for start, stop in ((0, middle), (middle, len(batch.token_ids))):
             half = part(batch, start, stop)
             try:
-                outputs.append(self.runner.run(half))
+                outputs.append(self.runner.prepare(half)())
             except CancelledError:
                 raise
             except Exception as again:  # noqa: BLE001  as above
@@ -83,6 +85,7 @@ def _failed(batch: Batch, error: Exception) -> StepOutput:
     """The output of a batch of one row that failed."""
     message = "the forward pass ran out of memory" if _is_out_of_memory(error) else "the forward pass failed"
     num_samples = len(batch.samples)
+    batch.sampled.fill(-1)
     return StepOutput(token_ids=[-1] * num_samples, logprobs=[None] * num_samples, failed={0: message})
 
 

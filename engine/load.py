@@ -14,6 +14,7 @@ import msgspec
 import psutil
 import torch
 
+from engine.batch import Runner
 from engine.config import Config
 from engine.engine import Engine
 from engine.errors import ConfigError
@@ -26,6 +27,7 @@ from engine.models.native_load import NativeModel, load_native
 from engine.models.quantized import QuantizedModel, quantized
 from engine.models.spec import ModelSpec
 from engine.native_build import cpu_dtype, native_formats
+from engine.native_runner import NativeRunner
 from engine.native_sampler import NativeSampler
 from engine.runner import Model, ModelRunner
 from engine.sampler import Sampler
@@ -75,18 +77,18 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     num_pages = _num_pages(config, spec, kv_dtype, device)
     progress("Reserving memory", 0.0)
     if isinstance(loaded, NativeModel):
-        model, sampler = _native_step(replace(loaded, spec=spec), num_pages, config.page_size, kv_dtype)
+        runner: Runner = _native_runner(replace(loaded, spec=spec), num_pages, config.page_size, kv_dtype)
     else:
         kv = KVCache.allocate(spec, num_pages, config.page_size, kv_dtype, device)
         model = _replayed(Decoder(spec, loaded.weights, kv), config.max_running, progress)
-        sampler = _sampler(spec.vocab_size, device)
+        runner = ModelRunner(model, _sampler(spec.vocab_size, device), device)
     # Last, because it starts a process that nobody would end if something above failed.
     compiler = _compiler(config, tokenizer, loaded.spec.vocab_size)
     compiler.warm_up()
     _return_freed_memory()
     return Engine(
         config=config,
-        runner=ModelRunner(model, sampler, device),
+        runner=runner,
         compiler=compiler,
         tokenizer=tokenizer,
         model_name=config.served_model_name or (path.resolve().name if path.is_dir() else path.stem),
@@ -97,11 +99,10 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
     )
 
 
-def _native_step(
-    loaded: NativeModel, num_pages: int, page_size: int, kv_dtype: torch.dtype
-) -> tuple[Model, Sampler]:
+def _native_runner(loaded: NativeModel, num_pages: int, page_size: int, kv_dtype: torch.dtype) -> Runner:
     decoder = NativeDecoder(loaded, num_pages=num_pages, page_size=page_size, kv_dtype=kv_dtype)
-    return decoder, NativeSampler(loaded.spec.vocab_size, loaded.runtime, lambda: decoder.likeliest)
+    vocab_size = loaded.spec.vocab_size
+    return NativeRunner(decoder, NativeSampler(vocab_size, loaded.runtime), vocab_size)
 
 
 def _tokenizer(path: Path) -> Tokenizer:

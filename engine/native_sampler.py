@@ -3,46 +3,46 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from engine.allowed_ids import Words
-from engine.batch import Batch, Int32, Masks, SampleRow
-from engine.drawing import uniform
+from engine.batch import Batch, Int32, Int64, Masks, SampleRow
+from engine.draws import Draws
 from engine.models.native import NOT_SOUGHT
-from engine.params import GREEDY_BELOW
 from engine.sampler import Sampler
-from kernels.cpu.abi import Draw, LogprobJob, SampleJob
+from kernels.cpu.abi import LogprobJob, SampleJob
 from kernels.cpu.runtime import Runtime
-
-_Ids = npt.NDArray[np.int64]
 
 
 class NativeSampler(Sampler):
     """A `Sampler` that does everything with logits in `kernels.cpu`, for logits on the CPU.
 
     Equal to its base but for the last bits of weights and log-probabilities: a draw whose noise lies within
-    them of the border between two tokens may give the other one.
+    them of the border between two tokens may give the other one. Rows whose token is in `Batch.sampled`
+    already, because the step found or drew it, keep it unless their grammar forbids it; the others have
+    `NOT_SOUGHT` there.
     """
 
-    def __init__(self, vocab_size: int, runtime: Runtime, likeliest: Callable[[], _Ids]) -> None:
+    def __init__(self, vocab_size: int, runtime: Runtime) -> None:
         """
         Args:
             runtime: that of the decoder, whose steps never run while this samples.
-            likeliest: what the step whose logits are sampled found itself, `NativeDecoder.likeliest`.
         """
         super().__init__(vocab_size)
         self._runtime = runtime
-        self._likeliest = likeliest
         self.measure_logprobs = self._measure
 
     def _pick(self, logits: Tensor, batch: Batch) -> Tensor:
-        chosen = self._likeliest().copy()
-        draws = _Draws()
+        self.pick(logits, batch)
+        return torch.from_numpy(batch.sampled)
+
+    def pick(self, logits: Tensor, batch: Batch) -> None:
+        """The part of `sample` that fills `batch.sampled`: all of it where every row is plain."""
+        chosen = batch.sampled
+        draws = Draws(self._vocab_size)
         for place in np.flatnonzero(chosen == NOT_SOUGHT).tolist():
             self._describe(draws, place, batch.samples[place])
         masks = batch.masks.result() if batch.masks is not None else None
@@ -51,19 +51,14 @@ class NativeSampler(Sampler):
             likeliest = chosen.tolist()
             for place, bits in zip(masks.rows.tolist(), masks.bits, strict=True):
                 if likeliest[place] != NOT_SOUGHT and not _allows(bits, likeliest[place]):
-                    draws.add(place)
-        if draws.places:
+                    draws.add(place, batch.samples[place])
+        if draws.draws:
             self._give_masks(draws, batch.samples, masks)
-            chosen[draws.places] = self._draw(logits, draws)
-        return torch.from_numpy(chosen)
+            self._draw(logits, draws, chosen)
 
-    def _describe(self, draws: _Draws, place: int, row: SampleRow) -> None:
+    def _describe(self, draws: Draws, place: int, row: SampleRow) -> None:
         """How a row is to be chosen from, but for masks."""
-        draw, params = draws.add(place), row.params
-        if params.temperature >= GREEDY_BELOW:
-            draw.temperature, draw.top_p, draw.min_p = params.temperature, params.top_p, params.min_p
-            draw.top_k = min(params.top_k, self._vocab_size)
-            draw.noise = uniform(row.seed, row.position)
+        draw, params = draws.add(place, row), row.params
         if params.has_penalties:
             draw.repetition, draw.presence = params.repetition_penalty, params.presence_penalty
             draw.frequency = params.frequency_penalty
@@ -73,37 +68,34 @@ class NativeSampler(Sampler):
             draw.num_biased = len(params.logit_bias)
             draw.biased = draws.keep(np.array(list(params.logit_bias), np.int64))
             draw.biases = draws.keep(np.array(list(params.logit_bias.values()), np.float32))
-        impossible = [*row.forbidden, *self._restrictions.completing(row)]
-        if impossible:
-            draw.num_impossible, draw.impossible = len(impossible), draws.keep(np.array(impossible, np.int64))
+        if completing := self._restrictions.completing(row):
+            draws.rule_out(draw, [*row.forbidden, *completing])
 
-    def _give_masks(self, draws: _Draws, rows: list[SampleRow], masks: Masks | None) -> None:
+    def _give_masks(self, draws: Draws, rows: list[SampleRow], masks: Masks | None) -> None:
         """Give the draws their masks: of grammars, and of the ids that requests allow."""
         of_place = {} if masks is None else dict(zip(masks.rows.tolist(), masks.bits, strict=True))
         allowed = self._restrictions.allowed(rows, self._vocab_size)
-        for draw, place in zip(draws.draws, draws.places, strict=True):
-            bits = of_place.get(place)
+        for draw in draws.draws:
+            bits = of_place.get(draw.row)
             if bits is not None:
                 bits = bits.view(np.uint32)
-            if place in allowed:
-                bits = allowed[place] if bits is None else _both(allowed[place], bits)
+            if draw.row in allowed:
+                bits = allowed[draw.row] if bits is None else _both(allowed[draw.row], bits)
             if bits is not None:
                 draw.mask, draw.mask_words = draws.keep(bits), len(bits)
 
-    def _draw(self, logits: Tensor, draws: _Draws) -> _Ids:
+    def _draw(self, logits: Tensor, draws: Draws, chosen: Int64) -> None:
         assert logits.is_contiguous()
-        chosen = np.empty(len(draws.draws), np.int64)
-        array = (Draw * len(chosen))(*draws.draws)
+        array = draws.array()
         self._runtime.sample(
             SampleJob(
                 logits=logits.data_ptr(),
                 draws=ctypes.addressof(array),
                 chosen=chosen.ctypes.data,
-                rows=len(chosen),
+                count=len(array),
                 vocab=logits.shape[1],
             )
         )
-        return chosen
 
     def _measure(self, logits: Tensor, chosen: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
         """As `engine.logprobs.logprobs`; of equal logits the first are the likeliest."""
@@ -124,28 +116,6 @@ class NativeSampler(Sampler):
             )
         )
         return of_chosen, ids, of_top
-
-
-class _Draws:
-    """Draws from rows of logits, and the arrays that they point to."""
-
-    def __init__(self) -> None:
-        self.draws: list[Draw] = []
-        self.places: list[int] = []
-        """The rows, one each."""
-        self._kept: list[npt.NDArray[np.generic]] = []
-
-    def add(self, place: int) -> Draw:
-        """A draw from a row: its likeliest token, unless more is said of it."""
-        draw = Draw(row=place)
-        self.draws.append(draw)
-        self.places.append(place)
-        return draw
-
-    def keep(self, array: npt.NDArray[np.generic]) -> int:
-        """The address of an array."""
-        self._kept.append(array)
-        return array.ctypes.data
 
 
 def _allows(bits: Int32, token_id: int) -> bool:

@@ -1,14 +1,16 @@
-"""Runs one batch on the model: forward pass, sampling, ids carried over to the next batch."""
+"""Runs batches on a model in torch: forward pass, then sampling."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from engine.batch import Batch, StepOutput
+from engine.batch import Batch, Launch, StepOutput
+from engine.batch_part import known_ids
 from engine.sampler import Sampler
 from kernels.transfer import HostCopy, to_device
 
@@ -35,25 +37,23 @@ class ModelRunner:
         self._model = model
         self._sampler = sampler
         self._device = device
-        self._sampled = torch.zeros(0, dtype=torch.int64, device=device)
+
+    def prepare(self, batch: Batch) -> Launch:
+        return partial(self._run, batch)
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> StepOutput:
-        """Forward and sample. The sampled ids stay on the device for the next call."""
+    def _run(self, batch: Batch) -> StepOutput:
         started = time.perf_counter()
-        token_ids = to_device(batch.token_ids.copy(), self._device)
-        if len(batch.pending_at):
-            pending = self._sampled.index_select(0, to_device(batch.pending_from, self._device))
-            token_ids.index_copy_(0, to_device(batch.pending_at, self._device), pending)
+        token_ids = to_device(known_ids(batch), self._device)
         hidden = None
         if len(batch.embed_rows):
             hidden = torch.empty(len(batch.embed_rows), self._model.hidden_size, device=self._device)
         logits = self._model.forward(batch, token_ids, hidden)
         forwarded = time.perf_counter()
-        ids, host_ids, logprobs = self._sampler.sample(logits[: len(batch.samples)], batch)
+        _, host_ids, logprobs = self._sampler.sample(logits[: len(batch.samples)], batch)
         # What the host waits for comes last.
         prompt_logprobs = self._sampler.measure_prompt(logits[len(batch.samples) :], batch)
-        self._sampled = ids.clamp(min=0)
+        batch.sampled[:] = host_ids
         return StepOutput(
             token_ids=host_ids,
             logprobs=logprobs,

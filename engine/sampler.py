@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -45,8 +47,7 @@ class Sampler:
             wanted, [S].
         """
         rows = batch.samples
-        self._penalties.release(batch.released)
-        self._restrictions.release(batch.released)
+        self.release(batch.released)
         raw = RawLogprobs(logits, rows, self.measure_logprobs)
         ids = self._pick(logits, batch)
         raw.begin(ids)
@@ -56,6 +57,11 @@ class Sampler:
                 self._penalties.record(row, token_id)
             self._restrictions.record(row, token_id)
         return ids, host_ids, raw.of(host_ids)
+
+    def release(self, keys: Iterable[int]) -> None:
+        """Forget sequences that will not sample again."""
+        self._penalties.release(keys)
+        self._restrictions.release(keys)
 
     def measure_prompt(self, logits: Tensor, batch: Batch) -> list[TokenLogprob]:
         """Log-probabilities of `batch.prompt_next`, one each, from logits [Q, V] float32."""

@@ -3,9 +3,10 @@
     loop thread     plan 2   land 1: accept, fill masks 2, deliver   plan 3   land 2 ...
     worker thread   [ forward 1 | sample 1 ][ forward 2 .......... | sample 2 ][ forward 3 ...
 
-Step N+1 is planned and launched before step N's tokens are read; only its sampling waits for the
+Step N+1 is planned, prepared and launched before step N's tokens are read; only its sampling waits for the
 grammar masks, which are filled once N's tokens were accepted, while N+1's forward pass runs. That a
-sequence ended is therefore learned one step late; its row of the step in flight is discarded.
+sequence ended is therefore learned one step late; its row of the step in flight is discarded. The worker
+goes from one step to the next with as little Python as can be, for which the loop may have the interpreter.
 
 Where what step N samples decides which tokens step N+1 runs, N is read first: where it tries guessed
 tokens, and where grammars dictate many tokens after sampled ones.
@@ -25,7 +26,7 @@ from itertools import islice
 import numpy as np
 
 from engine.assemble import assemble
-from engine.batch import Batch, Masks, Runner, StepOutput
+from engine.batch import NOTHING, Batch, Masks, Runner, StepOutput
 from engine.config import Config
 from engine.history import History
 from engine.isolation import IsolatingRunner
@@ -193,9 +194,11 @@ class StepLoop:
             page_size=self._page_size,
             eos_ids=self._eos_ids,
             previous={row.sequence.id: index for index, row in enumerate(in_flight)},
+            previous_ids=flight.batch.sampled if flight else NOTHING,
             released=self._released,
         )
         self._released = []
+        launch = self._runner.prepare(batch)
         reading = plan.reading()
         self._stats.step_plan.observe(time.perf_counter() - started)
         return _Step(
@@ -208,7 +211,7 @@ class StepLoop:
             ],
             launched=time.monotonic(),
             cached_tokens=self._stats.prefix_hits - hits,
-            output=self._worker.call(self._runner.run, batch),
+            output=self._worker.call(launch),
         )
 
     def _pays_to_read_first(self) -> bool:

@@ -20,11 +20,12 @@ import gc
 import os
 import sys
 import time
+from functools import partial
 
 import uvloop
 
 from app.server import HTTPServer, create_app, listen, url_of
-from engine.batch import Batch, StepOutput
+from engine.batch import Batch, Launch, StepOutput
 from engine.config import Config
 from engine.engine import Engine
 from engine.load import load_engine
@@ -41,9 +42,13 @@ class OneToken:
         self._token_id = token_id
         self._step_s = step_s
 
-    def run(self, batch: Batch) -> StepOutput:
+    def prepare(self, batch: Batch) -> Launch:
+        return partial(self._run, batch)
+
+    def _run(self, batch: Batch) -> StepOutput:
         time.sleep(self._step_s)
         count = len(batch.samples)
+        batch.sampled.fill(self._token_id)
         return StepOutput(token_ids=[self._token_id] * count, logprobs=[None] * count)
 
 

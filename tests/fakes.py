@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
-from engine.batch import Batch, Masks, SampleRow, StepOutput
+from engine.batch import Batch, Launch, Masks, SampleRow, StepOutput
+from engine.batch_part import known_ids
 from engine.config import Config
 from engine.engine import Engine
 from engine.params import SamplingParams
@@ -39,6 +40,8 @@ CHAT_TEMPLATE = (
 )
 
 _MODULUS = (1 << 61) - 1
+_NEVER_SAMPLED = 99
+"""What a step that fails leaves where its ids belong."""
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -109,7 +112,9 @@ class FakeRunner:
     ) -> None:
         self.script = script
         self.fails: Callable[[Batch], bool | Exception] = lambda batch: False
-        """Steps for which `run` raises, as a forward pass might, and what."""
+        """Steps that fail, as a forward pass might, and what they raise..."""
+        self.fails_to_prepare: Callable[[Batch], bool] = lambda batch: False
+        """...and those that cannot even be prepared."""
         self.seconds: Callable[[Batch], float] = lambda batch: 0.0
         """How long a step is said to have taken."""
         self.batches: list[Batch] = []
@@ -118,7 +123,6 @@ class FakeRunner:
         """How many different ones its texts have: of few, some words are said again."""
         self._page_size = page_size
         self._kv = np.zeros(num_pages * page_size, np.int64)
-        self._sampled: list[int] = []
         self._gate = threading.Condition()
         self._permits: float = float("inf")
 
@@ -137,32 +141,34 @@ class FakeRunner:
         """Hold no step any more."""
         self.allow(1 << 60)
 
-    def run(self, batch: Batch) -> StepOutput:
+    def prepare(self, batch: Batch) -> Launch:
+        if self.fails_to_prepare(batch):
+            raise RuntimeError("injected failure before the forward pass")
+        return partial(self._run, batch)
+
+    def _run(self, batch: Batch) -> StepOutput:
         with self._gate:
             self._gate.wait_for(lambda: self._permits > 0)
             self._permits -= 1
         self.batches.append(batch)
-        token_ids = batch.token_ids.copy()
-        for at, index in zip(batch.pending_at, batch.pending_from, strict=True):
-            token_ids[at] = self._sampled[index]
-        self._sampled = [0] * len(batch.samples)
+        batch.sampled.fill(_NEVER_SAMPLED)
         failure = self.fails(batch)
         if failure:
             injected = RuntimeError("injected failure of the forward pass")
             raise failure if isinstance(failure, Exception) else injected
-        states = self._forward(batch, token_ids)
+        states = self._forward(batch, known_ids(batch))
         masks = batch.masks.result() if batch.masks is not None else None
-        self._sampled = [
+        batch.sampled[:] = [
             self._choose(row, states[int(at)], _allowed(masks, index))
             for index, (row, at) in enumerate(zip(batch.samples, batch.logit_rows, strict=False))
         ]
         return StepOutput(
             forward_s=self.seconds(batch),
             embeddings=[hashed_embedding(states[int(at)]) for at in batch.embed_rows],
-            token_ids=list(self._sampled),
+            token_ids=batch.sampled.tolist(),
             logprobs=[
                 _logprobs(token_id, row.params.logprobs)
-                for token_id, row in zip(self._sampled, batch.samples, strict=True)
+                for token_id, row in zip(batch.sampled.tolist(), batch.samples, strict=True)
             ],
             prompt_logprobs=[
                 TokenLogprob(token_id, -(states[int(at)] % 1000) / 64, ((token_id, -0.25),) if top else ())

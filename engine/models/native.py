@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -13,12 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.batch import Batch, SampleRow
+from engine.batch import NOTHING, Batch, Float32, Int64, SampleRow
 from engine.models.native_load import NativeModel
 from engine.models.native_plan import HEAD_UNIT
 from engine.models.rope import rotary_angles, rotary_frequencies
 from engine.models.spec import ModelSpec
-from kernels.cpu.abi import Format, Geometry, Step, Wanted
+from kernels.cpu.abi import Draw, Format, Geometry, Step, Wanted
 from kernels.cpu.build import Isa
 from kernels.cpu.runtime import Memory, padded
 
@@ -32,8 +33,19 @@ _AHEAD: Final = 256 << 20
 _Nothing = ctypes.c_char * 0
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """A step of the program, but for what only running it needs."""
+
+    step: Step
+    context: int
+    """Tokens that the row with the most of them sees."""
+    kept: tuple[object, ...]
+    """What the step points to."""
+
+
 class NativeDecoder:
-    """A model and its KV pages in native memory. One step runs at a time.
+    """A model and its KV pages in native memory. One step runs at a time, others may be prepared meanwhile.
 
     float32 weights give float32 products and pages. bfloat16 weights are multiplied with activations
     rounded to bfloat16, everything is accumulated in float32 and the residual stream stays float32;
@@ -76,9 +88,10 @@ class NativeDecoder:
         self._program = model.runtime.program(geometry, model.image.ops, model.image.buffers)
         self._frequencies, self._attention_factor = rotary_frequencies(spec)
         self._angles = np.zeros((0, 2, spec.rotary_dim // 2), dtype=np.float32)
-        self.likeliest: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        """[S] of the last step: the token of a row's largest logit, -1 if that is no number; `NOT_SOUGHT`
-        where more is wanted of the logits."""
+        self._rope = 0
+        self.likeliest: Int64 = NOTHING
+        """[S] of the last `forward`: the token of a row's largest logit, -1 if that is no number;
+        `NOT_SOUGHT` where more is wanted of the logits."""
 
     @staticmethod
     def bytes_per_page(spec: ModelSpec, page_size: int, dtype: torch.dtype) -> int:
@@ -107,13 +120,43 @@ class NativeDecoder:
         Raises:
             NativeStepError: an id or a place is out of range; nothing was computed.
         """
-        self._reach(int(batch.context_lens.max(initial=0)))
         logits = np.empty((len(batch.logit_rows), self._spec.vocab_size), dtype=np.float32)
-        wanted = np.zeros(len(logits), np.uint8)
-        wanted[: len(batch.samples)] = [_wanted(row) for row in batch.samples]
-        likeliest = np.full(len(logits), NOT_SOUGHT)
-        arrays = {
-            "token_ids": _flat(token_ids.numpy(), np.int64),
+        likeliest = np.full(len(batch.samples), NOT_SOUGHT)
+        known = replace(batch, token_ids=token_ids.numpy(), pending_at=NOTHING, pending_from=NOTHING)
+        step = self.prepare(
+            known,
+            wanted=bytearray(map(wanted, batch.samples)),
+            chosen=likeliest,
+            hidden=None if hidden is None else hidden.numpy(),
+        )
+        self.run(step, logits)
+        self.likeliest = likeliest
+        return torch.from_numpy(logits)
+
+    def prepare(
+        self,
+        batch: Batch,
+        *,
+        wanted: bytearray,
+        chosen: Int64,
+        hidden: Float32 | None = None,
+        draws: ctypes.Array[Draw] | None = None,
+    ) -> PreparedStep:
+        """Lay out a step. Needs nothing of those before it, which may be running.
+
+        Args:
+            wanted: `Wanted` of each sampling row [S].
+            chosen: [S] to be overwritten with the tokens that are drawn or likeliest, where such are wanted.
+            hidden: float32 [E, hidden], as in `forward`.
+            draws: of rows whose logits are wanted.
+        """
+        count = len(batch.logit_rows)
+        assert len(wanted) == len(chosen) <= count, "a row without its token"
+        arrays: dict[str, npt.NDArray[np.generic]] = {
+            "token_ids": np.array(batch.token_ids, np.int64),  # the batch stays as it is
+            "pending_at": _flat(batch.pending_at, np.int64),
+            "pending_from": _flat(batch.pending_from, np.int64),
+            "previous": _flat(batch.previous, np.int64),
             "positions": _flat(batch.positions, np.int64),
             "kv_slots": _flat(batch.kv_slots, np.int64),
             "logit_rows": _flat(batch.logit_rows, np.int64),
@@ -121,24 +164,41 @@ class NativeDecoder:
             "query_starts": _flat(batch.query_starts, np.int32),
             "context_lens": _flat(batch.context_lens, np.int32),
             "page_table": _flat(batch.page_table, np.int32),
-            "rope": self._angles,
-            "logits": logits,
-            "wanted": wanted,
-            "likeliest": likeliest,
+            "wanted": np.frombuffer(wanted.ljust(count, b"\0"), np.uint8),  # of other rows only logits
+            "chosen": chosen,
         }
+        if hidden is not None:
+            arrays["hidden"] = hidden
         step = Step(
-            tokens=len(token_ids),
+            tokens=len(batch.token_ids),
             rows=len(batch.context_lens),
-            samples=len(batch.logit_rows),
+            samples=count,
             table_width=batch.page_table.shape[1],
             embeds=0 if hidden is None else len(hidden),
-            hidden=None if hidden is None else hidden.data_ptr(),
-            rope_rows=len(self._angles),
+            pending=len(batch.pending_at),
+            previous_count=len(batch.previous),
             **{name: _address(array) for name, array in arrays.items()},
         )
+        if draws is not None:
+            step.draws, step.draw_count = ctypes.addressof(draws), len(draws)
+        context = max(batch.context_lens.tolist(), default=0)
+        return PreparedStep(step, context, (*arrays.values(), draws))
+
+    def run(self, prepared: PreparedStep, logits: Float32 | None) -> None:
+        """Run a step, once.
+
+        Args:
+            logits: [S + Q, vocab] to be overwritten as `forward` tells; None if no row wants any.
+
+        Raises:
+            NativeStepError: as `forward`.
+        """
+        self._reach(prepared.context)
+        step = prepared.step
+        step.rope, step.rope_rows = self._rope, len(self._angles)
+        if logits is not None:
+            step.logits = _address(logits)
         self._program.run(step)
-        self.likeliest = likeliest[: len(batch.samples)]
-        return torch.from_numpy(logits)
 
     def _reach(self, context: int) -> None:
         """Make the table of angles cover positions below `context`."""
@@ -147,9 +207,11 @@ class NativeDecoder:
         positions = torch.arange(padded(context, _ROPE_STEP))
         angles = rotary_angles(self._frequencies, self._attention_factor, positions)
         self._angles = torch.stack(angles, dim=1).numpy()
+        self._rope = _address(self._angles)
 
 
-def _wanted(row: SampleRow) -> int:
+def wanted(row: SampleRow) -> int:
+    """What a row wants of the step, one of `Wanted`."""
     if not row.takes_likeliest:
         return Wanted.ONLY_LOGITS
     return Wanted.BOTH if row.has_grammar else Wanted.ONLY_LIKELIEST

@@ -117,7 +117,13 @@ class Step(ctypes.Structure):
         ("samples", c_int32),
         ("table_width", c_int32),
         ("embeds", c_int32),
+        ("pending", c_int32),
+        ("previous_count", c_int32),
+        ("draw_count", c_int32),
         ("token_ids", c_void_p),
+        ("pending_at", c_void_p),
+        ("pending_from", c_void_p),
+        ("previous", c_void_p),
         ("positions", c_void_p),
         ("kv_slots", c_void_p),
         ("logit_rows", c_void_p),
@@ -129,7 +135,8 @@ class Step(ctypes.Structure):
         ("rope_rows", c_int64),
         ("logits", c_void_p),
         ("wanted", c_void_p),
-        ("likeliest", c_void_p),
+        ("chosen", c_void_p),
+        ("draws", c_void_p),
         ("hidden", c_void_p),
     )
 
@@ -185,7 +192,7 @@ class SampleJob(ctypes.Structure):
         ("logits", c_void_p),
         ("draws", c_void_p),
         ("chosen", c_void_p),
-        ("rows", c_int64),
+        ("count", c_int64),
         ("vocab", c_int64),
     )
 

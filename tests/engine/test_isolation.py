@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from engine.batch import Batch, Masks, SampleRow, StepOutput
 from engine.batch_part import part
-from engine.isolation import _joined
+from engine.isolation import IsolatingRunner, _joined
 from engine.params import SamplingParams
 from engine.runner import ModelRunner
 from engine.sampler import Sampler
@@ -25,7 +25,7 @@ from engine.stream import TokenLogprob
 from grammars.spec import Constraint
 from tests.engine.test_engine import hashed_text, running
 from tests.engine.test_faults import ended, has, recovering
-from tests.fakes import collect, generate_request
+from tests.fakes import FakeRunner, collect, generate_request, hashed_tokens
 
 PROMPTS = [f"{letter} and what comes after it" for letter in "abcdefghijk"]
 
@@ -59,6 +59,73 @@ async def test_a_passing_failure_is_noticed_by_nobody() -> None:
         runner.fails = lambda batch: len(runner.batches) % 3 == 0
         outputs = await asyncio.gather(*(ended(engine, f"{n}", max_tokens=9) for n in range(30)))
         assert [output.text for output in outputs] == [hashed_text(f"{n}", 9) for n in range(30)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+async def test_what_cannot_be_prepared_is_run_in_parts(count: int) -> None:
+    """One row always, every other step of several, beside steps that fail when they run."""
+    steps = iter(range(1 << 30))
+
+    def cannot(batch: Batch) -> bool:
+        return has("!")(batch) or (len(batch.context_lens) > 1 and next(steps) % 2 == 0)
+
+    async with recovering(max_running=8, num_pages=256) as (engine, runner):
+        runner.fails_to_prepare = cannot
+        runner.fails = lambda batch: len(batch.context_lens) > count
+        bad, *good = await asyncio.gather(*(ended(engine, text, max_tokens=9) for text in ("!", *PROMPTS)))
+        assert (bad.finish_reason, bad.error) == ("error", "the forward pass failed")
+        assert [output.text for output in good] == [hashed_text(prompt, 9) for prompt in PROMPTS]
+        assert any(len(batch.context_lens) > count for batch in runner.batches)
+
+
+def chained(keys: list[int], places: list[int], previous: Batch | None, *, page_size: int = 4) -> Batch:
+    """A step that decodes sequences at their places, each with a page of its own; what goes before them is
+    what `previous` samples for the same keys."""
+    count = len(keys)
+    known = previous is None
+    return Batch(
+        token_ids=np.array([100 + key if known else 0 for key in keys], np.int64),
+        pending_at=np.arange(0 if known else count),
+        pending_from=np.array([[row.key for row in previous.samples].index(key) for key in keys])
+        if previous
+        else np.zeros(0, np.int64),
+        positions=np.array(places, np.int64),
+        query_starts=np.arange(count + 1, dtype=np.int32),
+        context_lens=np.array(places, np.int32) + 1,
+        page_table=np.array(keys, np.int32)[:, None],
+        kv_slots=np.array(keys) * page_size + np.array(places),
+        logit_rows=np.arange(count),
+        samples=[_sample(key) for key in keys],
+        sampled=np.empty(count, np.int64),
+        previous=previous.sampled if previous else np.zeros(0, np.int64),
+    )
+
+
+@pytest.mark.parametrize("failing", [(0,), (1,), (0, 1), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_steps_prepared_before_a_failure_go_on_from_its_parts(
+    failing: tuple[int, ...], is_prepared: bool
+) -> None:
+    """All of them are prepared before the first runs, and rows change places between them."""
+    fake = FakeRunner(num_pages=8, page_size=4)
+    runner = IsolatingRunner(fake)
+    orders = [[0, 1, 2, 3, 4], [4, 2, 0, 1], [1, 4, 2]]
+    batches: list[Batch] = []
+    for place, keys in enumerate(orders):
+        batches.append(chained(keys, [place] * len(keys), batches[-1] if batches else None))
+
+    def fails(batch: Batch) -> bool:
+        return any(batch is batches[index] for index in failing) or 3 in batch.page_table[:, 0]
+
+    if is_prepared:
+        fake.fails = fails
+    else:
+        fake.fails_to_prepare = fails
+    outputs = [launch() for launch in [runner.prepare(batch) for batch in batches]]
+    for place, (keys, output) in enumerate(zip(orders, outputs, strict=True)):
+        expected = [-1 if key == 3 else hashed_tokens([100 + key], place + 1)[place] for key in keys]
+        assert output.token_ids == batches[place].sampled.tolist() == expected
+        assert output.failed == ({3: "the forward pass failed"} if 3 in keys else {})
 
 
 @pytest.mark.parametrize("most", [1, 3, 16])
@@ -257,19 +324,22 @@ def test_every_field_of_a_batch_is_cut() -> None:
         kv_slots=np.arange(4),
         logit_rows=np.array([1, 3, 0, 2]),
         samples=[_sample(0), _sample(1)],
+        sampled=np.array([-1, -1]),
         prompt_next=np.array([1, 3]),
         prompt_top=[1, 1],
         embed_rows=np.array([1, 3]),
         masks=masked,
         released=[7],
     )
-    uncut = {"pending_at", "pending_from", "released"}
+    uncut = {"pending_at", "pending_from", "previous", "released"}
     piece = part(batch, 2, 4)
     for name in {field.name for field in fields(Batch)} - uncut:
         # There is one start more than rows.
         halves = 2 * len(_rows(piece, name)) - (name == "query_starts")
         assert halves == len(_rows(batch, name)) > 0, name
     assert piece.released == [7]
+    piece.sampled[:] = 5
+    assert batch.sampled.tolist() == [-1, 5], "what a part samples is not in the whole"
 
 
 def _rows(batch: Batch, name: str) -> Any:

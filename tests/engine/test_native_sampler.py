@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,7 @@ def sample(
     runtime: Runtime, logits: Tensor, step: Batch
 ) -> tuple[Tensor, list[int], list[TokenLogprob | None]]:
     """Sample a step whose logits were all written."""
-    written = np.full(len(step.samples), NOT_SOUGHT)
-    return NativeSampler(logits.shape[1], runtime, lambda: written).sample(logits, step)
+    return NativeSampler(logits.shape[1], runtime).sample(logits, step)
 
 
 def same(logprob: TokenLogprob | None, expected: TokenLogprob | None) -> bool:
@@ -243,7 +243,7 @@ def test_an_id_outside_the_vocabulary_is_refused(runtime: Runtime) -> None:
 @pytest.mark.parametrize("vocab", [1, 16, 300, 50_257])
 def test_logprobs(runtime: Runtime, vocab: int) -> None:
     """Against torch: rows with many equal logits, one that is certain, and such as are impossible."""
-    sampler = NativeSampler(vocab, runtime, lambda: np.empty(0, np.int64))
+    sampler = NativeSampler(vocab, runtime)
     logits = random_logits(6, vocab=vocab)
     logits[1] = logits[1].round()
     logits[2, vocab // 2] = 90.0
@@ -261,7 +261,7 @@ def test_logprobs(runtime: Runtime, vocab: int) -> None:
 
 
 def test_logprobs_of_a_broken_row_are_no_numbers(runtime: Runtime) -> None:
-    sampler = NativeSampler(300, runtime, lambda: np.empty(0, np.int64))
+    sampler = NativeSampler(300, runtime)
     logits = random_logits(2, vocab=300)
     alone = logits[:1].clone()
     logits[1, 299] = math.nan
@@ -276,7 +276,7 @@ def test_what_the_step_found_is_taken_as_it_is(runtime: Runtime) -> None:
     logits[[0, 2]] = math.nan
     rows = [sample_row(params(temperature=0.0), key=key) for key in range(3)]
     found = np.array([17, NOT_SOUGHT, -1])
-    ids, host_ids, _ = NativeSampler(300, runtime, lambda: found).sample(logits, batch(rows))
+    ids, host_ids, _ = sample(runtime, logits, replace(batch(rows), sampled=found))
     assert ids.tolist() == host_ids == [17, int(logits[1].argmax()), -1]
 
 
@@ -293,6 +293,6 @@ def test_what_a_step_found_is_taken_where_masks_allow_it(runtime: Runtime, densi
     allowed = rng.random((len(masked), 288)) < density
     rows = [sample_row(params(temperature=0.0), key=row, has_grammar=row in masked) for row in range(count)]
     expected, *_ = Sampler(vocab).sample(logits.clone(), batch(rows, masks=resolved(masked, allowed)))
-    sampler = NativeSampler(vocab, runtime, lambda: found)
-    ids, *_ = sampler.sample(logits.clone(), batch(rows, masks=resolved(masked, allowed)))
+    step = replace(batch(rows, masks=resolved(masked, allowed)), sampled=found)
+    ids, *_ = sample(runtime, logits.clone(), step)
     assert ids.tolist() == expected.tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from engine.config import Config
 from engine.engine import Engine
 from engine.load import load_engine
 from engine.request import Request
+from grammars.spec import Constraint
 from tests.fakes import assert_quiet, collect, generate_request
 
 SYSTEM = (
@@ -58,10 +60,9 @@ def prompt(engine: Engine, question: str, system: str = SYSTEM) -> list[int]:
     return engine.tokenizer.encode(f"{text}<|im_start|>assistant\n", add_special=False, parse_special=True)
 
 
-def submit(engine: Engine, question: str, **params: float) -> Request:
-    wanted = generate_request(
-        prompt(engine, question), max_tokens=MAX_TOKENS, ignore_eos=True, **{"temperature": 0.0, **params}
-    )
+def submit(engine: Engine, question: str, **params: Any) -> Request:
+    fields = {"max_tokens": MAX_TOKENS, "ignore_eos": True, "temperature": 0.0, **params}
+    wanted = generate_request(prompt(engine, question), **fields)
     return engine.submit(wanted, request_id=question)
 
 
@@ -99,6 +100,37 @@ async def test_preempted_requests_are_penalised_and_drawn_alike(engine: Engine, 
     assert small.stats.preemptions > before
     assert [request.completion_tokens for request in preempted] == [MAX_TOKENS] * len(QUESTIONS)
     assert_quiet(small)
+
+
+MIX: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.9, "seed": 3},
+    {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "seed": 4, "min_tokens": 9, "ignore_eos": False},
+    {"temperature": 0.0, "logprobs": 2},
+    {"temperature": 1.1, "repetition_penalty": 1.2, "frequency_penalty": 0.4, "seed": 5},
+    {"temperature": 0.0, "bad_words": ((216,), (28, 260))},
+    {"temperature": 0.0, "grammar": True},
+    {"temperature": 1.0, "grammar": True, "seed": 6, "logprobs": 0},
+]
+
+
+async def test_any_mix_of_ways_to_choose_says_what_each_says_alone(engine: Engine) -> None:
+    """Rows that a step chooses itself, beside such as are chosen afterwards."""
+    grammar = await engine.compiler.compile(Constraint(kind="regex", spec="[A-Z][a-z ]{3,40}[.] [0-9]+"))
+
+    def ask(number: int) -> Request:
+        fields = MIX[number % len(MIX)] | (
+            {"grammar": grammar} if "grammar" in MIX[number % len(MIX)] else {}
+        )
+        return submit(engine, QUESTIONS[number % 5], **fields)
+
+    alone = [(await collect(ask(number)))[0] for number in range(len(MIX))]
+    mixed = await asyncio.gather(*(collect(ask(number)) for number in [*range(len(MIX))] * 4))
+    assert [output.text for (output,) in mixed] == [output.text for output in alone] * 4
+    logprobs = [[entry.logprob for entry in output.logprobs] for output in alone]
+    assert [[entry.logprob for entry in output.logprobs] for (output,) in mixed] == logprobs * 4
+    assert [bool(each) for each in logprobs] == ["logprobs" in fields for fields in MIX]
+    assert_quiet(engine)
 
 
 async def test_a_seed_gives_one_text_whatever_runs_beside_it(engine: Engine) -> None:

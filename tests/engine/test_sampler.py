@@ -23,6 +23,7 @@ from transformers.generation.logits_process import (
 
 from engine.batch import Batch, Masks, SampleRow
 from engine.drawing import draw, uniform
+from engine.models.native import NOT_SOUGHT
 from engine.params import SamplingParams
 from engine.sampler import Sampler
 
@@ -56,6 +57,7 @@ def batch(
         kv_slots=ints,
         logit_rows=ints,
         samples=rows,
+        sampled=np.full(len(rows), NOT_SOUGHT),
         masks=masks,
         released=released or [],
     )

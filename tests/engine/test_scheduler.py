@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.assemble import assemble
-from engine.batch import Batch
+from engine.batch import NOTHING, Batch
 from engine.detokenizer import Detokenizer
 from engine.pace import Pace
 from engine.page_pool import PagePool
@@ -111,6 +111,7 @@ class Rig:
                 page_size=self.pool.page_size,
                 eos_ids=frozenset(),
                 previous=previous,
+                previous_ids=landing[1].sampled if landing else NOTHING,
                 released=[],
             )
             self.flight = (plan, batch)
@@ -133,7 +134,7 @@ class Rig:
         assert len(owned) == len(set(owned)) == pages.private, "a page has two owners"
 
     def _land(self, plan: Plan, batch: Batch) -> None:
-        output = self.runner.run(batch)
+        output = self.runner.prepare(batch)()
         for row in plan.rows.values():
             self.scheduler.commit(row)
         if plan.decodes:
@@ -195,9 +196,12 @@ def test_decode_goes_first_and_the_prompt_gets_what_is_left() -> None:
         plan = rig.scheduler.plan()
         assert plan is not None
         assert [row.stop - row.start for row in plan.rows.values()] == [1, 7]
-        batch = assemble(plan, page_size=2, eos_ids=frozenset(), previous={0: 0}, released=[])
-        landing, rig.flight = rig.flight, (plan, batch)
-        assert landing is not None
+        assert rig.flight is not None
+        landing, ids = rig.flight, rig.flight[1].sampled
+        batch = assemble(
+            plan, page_size=2, eos_ids=frozenset(), previous={0: 0}, previous_ids=ids, released=[]
+        )
+        rig.flight = (plan, batch)
         rig._land(*landing)
 
 

@@ -37,7 +37,7 @@ enum Epilogue : int32_t {
   kStore = 0,   // dst = y, in dst_format
   kAdd = 1,     // dst += y, float32 residual
   kGated = 2,   // dst = silu(gate) * up, in dst_format; weight rows alternate 16 of gate, 16 of up
-  kLogits = 3,  // step.logits = y, only the true columns; or step.likeliest
+  kLogits = 3,  // step.logits = y, only the true columns; or step.chosen
 };
 
 // Of a row of logits.
@@ -86,9 +86,16 @@ struct Geometry {
   Backing* backing;       // of `kv`, or null
 };
 
+struct Draw;  // sample.h
+
 struct Step {
   int32_t tokens, rows, samples, table_width, embeds;
-  const int64_t* token_ids;       // [tokens]
+  int32_t pending;                // token ids that are known only once the step before has run
+  int32_t previous_count, draw_count;
+  int64_t* token_ids;             // [tokens]; the pending ones are filled in
+  const int64_t* pending_at;      // [pending] indices of `token_ids`...
+  const int64_t* pending_from;    // [pending] ...and of `previous`
+  const int64_t* previous;        // [previous_count] what the step before has chosen; below 0: counts as 0
   const int64_t* positions;       // [tokens]
   const int64_t* kv_slots;        // [tokens]
   const int64_t* logit_rows;      // [samples]
@@ -100,8 +107,9 @@ struct Step {
   int64_t rope_rows;
   float* logits;                  // [samples, vocab]
   const uint8_t* wanted;          // [samples] Wanted
-  int64_t* likeliest;             // [samples] where wanted: the id of the largest logit, the first of equals; -1
+  int64_t* chosen;                // [samples] where wanted: the id of the largest logit, the first of equals; -1
                                   // where that is not finite, or any is NaN. Both null: only logits are wanted
+  const Draw* draws;              // [draw_count] of rows whose logits are written: those give `chosen`
   float* hidden;                  // [embeds, columns of kHidden]
 };
 

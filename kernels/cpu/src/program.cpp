@@ -63,9 +63,11 @@ class Program {
   }
 
   Status run(const Step& step) {
+    if (!fill_pending(step)) return kBadPlace;
     if (const Status status = check(step); status != kOk) return status;
     if (geometry_.backing != nullptr) geometry_.backing->reach(last_page(step));
-    for (Buffer& buffer : buffers_) buffer.memory.reserve(step.tokens * buffer.row_bytes);
+    // Of one token several rows of logits may be wanted.
+    for (Buffer& buffer : buffers_) buffer.memory.reserve(std::max(step.tokens, step.samples) * buffer.row_bytes);
     attention_.plan(step, geometry_, pool_.threads());
     const bool fewer = kept_.choose(step);
     if (fewer) kept_attention_.plan(kept_.step, geometry_, pool_.threads());
@@ -80,7 +82,7 @@ class Program {
     const Pool::Awake awake(pool_);
     for (size_t i = 0; i < ops_.size(); ++i) execute(fewer && i >= keeps_ ? kept : whole, ops_[i]);
     if (step.wanted != nullptr) join_likeliest(step);
-    return kOk;
+    return draw_awake(pool_, draws_of(step)) ? kOk : kNoMemory;
   }
 
  private:
@@ -104,6 +106,18 @@ class Program {
     }
   }
 
+  SampleJob draws_of(const Step& s) const { return {s.logits, s.draws, s.chosen, s.draw_count, geometry_.vocab}; }
+
+  // Takes over what the step before has chosen; false if a place is out of range.
+  static bool fill_pending(const Step& s) {
+    for (int32_t i = 0; i < s.pending; ++i) {
+      const int64_t at = s.pending_at[i], from = s.pending_from[i];
+      if (at < 0 || at >= s.tokens || from < 0 || from >= s.previous_count) return false;
+      s.token_ids[at] = std::max(s.previous[from], int64_t{0});
+    }
+    return true;
+  }
+
   // Everything that becomes an address is checked, so a wrong batch is an error and not a wild write.
   Status check(const Step& s) const {
     const int64_t slots = geometry_.num_pages * geometry_.page_size;
@@ -118,6 +132,10 @@ class Program {
     for (int64_t i = 0; i < s.embeds; ++i) {
       if (s.embed_rows[i] < 0 || s.embed_rows[i] >= s.tokens) return kBadPlace;
     }
+    for (int64_t i = 0; i < s.draw_count; ++i) {
+      if (s.draws[i].row < 0 || s.draws[i].row >= s.samples) return kBadPlace;
+    }
+    if (!names_tokens(draws_of(s))) return kBadToken;
     if (s.query_starts[0] != 0 || s.query_starts[s.rows] != s.tokens) return kBadPlace;
     for (int64_t r = 0; r < s.rows; ++r) {
       const int length = s.query_starts[r + 1] - s.query_starts[r];
@@ -150,7 +168,7 @@ class Program {
   void join_likeliest(const Step& step) {
     for (int64_t i = 0; i < step.samples; ++i) {
       for (size_t thread = 1; thread < likeliest_.size(); ++thread) likeliest_[0][i].join(likeliest_[thread][i]);
-      if (step.wanted[i] != kOnlyLogits) step.likeliest[i] = likeliest_[0][i].id();
+      if (step.wanted[i] != kOnlyLogits) step.chosen[i] = likeliest_[0][i].id();
     }
   }
 
@@ -199,7 +217,7 @@ void radish_pack(void* pool, const radish::PackJob* job) { radish::pack(*static_
 
 int32_t radish_sample(void* pool, const radish::SampleJob* job) {
   if (!radish::names_tokens(*job)) return radish::kBadToken;
-  return radish::sample(*static_cast<radish::Pool*>(pool), *job) ? radish::kOk : radish::kNoMemory;
+  return radish::draw(*static_cast<radish::Pool*>(pool), *job) ? radish::kOk : radish::kNoMemory;
 }
 
 int32_t radish_logprobs(void* pool, const radish::LogprobJob* job) {

@@ -43,9 +43,10 @@ struct Draw {
 
 struct SampleJob {
   float* logits;       // [..., vocab]; rows that are drawn from are overwritten
-  const Draw* draws;   // [rows]
-  int64_t* chosen;     // [rows] ids; -1 where the largest logit is not finite, or any possible one is NaN
-  int64_t rows, vocab;
+  const Draw* draws;   // [count]
+  int64_t* chosen;     // of each row that is drawn from, the id; -1 where the largest logit is not finite, or any
+                       // possible one is NaN
+  int64_t count, vocab;
 };
 
 constexpr int64_t kSummed = 16 * kLanes;  // tokens whose weights are summed, or searched, together
@@ -270,29 +271,30 @@ inline bool names_tokens(const SampleJob& job) {
   const auto within = [&](const int64_t* ids, int64_t count) {
     return std::all_of(ids, ids + count, [&](int64_t id) { return id >= 0 && id < job.vocab; });
   };
-  return std::all_of(job.draws, job.draws + job.rows, [&](const Draw& draw) {
+  return std::all_of(job.draws, job.draws + job.count, [&](const Draw& draw) {
     return within(draw.seen, draw.num_seen) && within(draw.biased, draw.num_biased) &&
            within(draw.impossible, draw.num_impossible);
   });
 }
 
-// Whether there was memory enough; else some of `chosen` are not written.
-inline bool sample(Pool& pool, const SampleJob& job) {
+// Draws on the threads that are awake. Whether there was memory enough; else some of `chosen` are not written.
+inline bool draw_awake(Pool& pool, const SampleJob& job) {
   Shared<bool> has_memory{true};
-  const auto work = [&](Range rows, int) {
+  pool.for_each(job.count, [&](Range draws, int) {
     try {
-      for (int64_t i = rows.begin; i < rows.end; ++i) job.chosen[i] = Choice(job, i).choose();
+      for (int64_t i = draws.begin; i < draws.end; ++i) job.chosen[job.draws[i].row] = Choice(job, i).choose();
     } catch (const std::bad_alloc&) {  // must not leave a thread of the pool
       has_memory.store(false);
     }
-  };
-  if (job.rows * job.vocab <= kInline) {
-    work({0, job.rows}, 0);
-  } else {
-    const Pool::Awake awake(pool);
-    pool.for_each(job.rows, work);
-  }
+  });
   return has_memory.load();
+}
+
+// The same between steps, while threads sleep.
+inline bool draw(Pool& pool, const SampleJob& job) {
+  if (job.count * job.vocab <= kInline) return draw_awake(pool, job);  // the caller does it alone
+  const Pool::Awake awake(pool);
+  return draw_awake(pool, job);
 }
 
 }  // namespace radish

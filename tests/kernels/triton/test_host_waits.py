@@ -70,6 +70,7 @@ def batch_of(batch: Batch, *, masked: bool) -> Batch:
         batch,
         pending_at=np.arange(1),
         pending_from=np.zeros(1, np.int64),
+        previous=np.array([-1]),
         samples=[
             SampleRow(
                 key=row,
@@ -82,6 +83,7 @@ def batch_of(batch: Batch, *, masked: bool) -> Batch:
             )
             for row in rows
         ],
+        sampled=np.zeros(len(rows), np.int64),
         masks=masks,
     )
 
@@ -117,7 +119,7 @@ def test_the_host_waits_at_the_end_of_a_step(events: list[str], masked: bool) ->
         )
         for batch, is_mixed in ((decode_batch(3), False), (prompts, True), (decode_batch(2), False)):
             events.clear()
-            output = on_device.run(batch_of(batch, masked=masked))
+            output = on_device.prepare(batch_of(batch, masked=masked))()
             assert len(output.token_ids) == len(batch.context_lens)
             expected = {"sample_kernel", "logprobs_kernel", "penalties_kernel"}
             expected |= {"apply_mask_kernel"} if masked else set()
