@@ -15,8 +15,8 @@ _LATELY = 1 / 8
 """Weight of the last guess in `PromptLookup.hit_rate`."""
 _LEAST_HIT_RATE = 0.3
 """Guesses that are right less often do not pay: the next step cannot be planned before this one is read."""
-_LEAST_CHANCE = 0.1
-"""A token is not tried where the chance is smaller that all up to it are right."""
+_CERTAIN = 1e-9
+"""A rate that is so near to 1 counts as 1."""
 _LOOKED_AT = 4096
 """Tokens at the end of a prompt that are looked at."""
 
@@ -38,16 +38,19 @@ class PromptLookup:
         self.hit_rate = 0.5
         """How often, of late, a guess at the next token of the output was right, or would have been."""
 
-    def guess(self, *, skip: int, most: int) -> list[int]:
+    def guess(self, *, skip: int, most: int, least_chance: float) -> list[int]:
         """The next tokens as far as they are likely enough, `most` at most.
 
         Args:
             skip: tokens right after the known ones that are not wanted.
+            least_chance: that all guesses up to one are right, for it to be worth a try; above 0, at most 1.
         """
         self._read_on()
         if self.hit_rate < _LEAST_HIT_RATE:
             return []
-        likely = most if self.hit_rate > 1 - 1e-9 else int(math.log(_LEAST_CHANCE) / math.log(self.hit_rate))
+        likely = most
+        if self.hit_rate < 1 - _CERTAIN:
+            likely = int(math.log(least_chance) / math.log(self.hit_rate))
         place = self._after.get((self._tokens[-2], self._tokens[-1]))
         if place is None:
             return []
@@ -57,6 +60,11 @@ class PromptLookup:
             # Text that goes round in a circle is guessed from what was guessed.
             guessed.append(self._tokens[at] if at < known else guessed[at - known])
         return guessed[skip:]
+
+    def hoped(self, guesses: int) -> float:
+        """How many of the next so many guesses are right, on average: all before the first that is not."""
+        rate = self.hit_rate
+        return rate * (1 - rate**guesses) / (1 - rate) if rate < 1 - _CERTAIN else guesses
 
     def _read_on(self) -> None:
         tokens, after = self._tokens, self._after

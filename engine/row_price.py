@@ -1,4 +1,4 @@
-"""How many rows a step that only decodes can take on without anybody noticing, measured.
+"""What one more row adds to a step that only decodes, and how many go unnoticed, measured.
 
 Tokens that a grammar dictates need not be sampled, so all of them can run in one step; but every answer in
 that step waits for them. What that costs is between nothing (a GPU that waits for memory) and as much as any
@@ -34,11 +34,16 @@ class RowPrice:
 
     def unnoticed(self, tokens: int, most: int) -> int:
         """How many more tokens, up to `most`, a step of `tokens` has room for."""
+        share = self.share(tokens)
+        return min(most, int(_UNNOTICED / share)) if share else most
+
+    def share(self, tokens: int) -> float:
+        """What one more token adds to a step of `tokens`, as a share of its time; 0 if that is not known."""
         if not self._moments.is_known:
-            return most
+            return 0.0
         (x, y), (variance, covariance) = self._moments.means, self._moments.spread
         if variance <= _LEAST_VARIANCE or covariance <= 0:
-            return most
+            return 0.0
         row_s = covariance / variance
         base_s = max(0.0, y - row_s * x)
-        return min(most, int(_UNNOTICED * (base_s / row_s + tokens)))
+        return row_s / (base_s + row_s * tokens)

@@ -98,7 +98,7 @@ class Scheduler:
             plan.budget += kept
         self._schedule_all(prompts, plan)
         self._admit(plan)
-        self._speculation.extend(plan, self._pages)
+        self._speculation.add_drafts(plan, self._pages, self.row_price)
         self._places = len(self.running) if len(self.waiting) else self._max_running
         self._reserve.decay()
         return plan if plan.rows else None

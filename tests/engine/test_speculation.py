@@ -25,7 +25,7 @@ REPEATED = "one two three, one two three, one two three, one two three"
 def guess(text: str, *, right: float = 0.9, skip: int = 0, most: int = 6) -> str:
     lookup = PromptLookup(text.encode(), num_prompt=len(text))
     lookup.hit_rate = right
-    return bytes(lookup.guess(skip=skip, most=most)).decode()
+    return bytes(lookup.guess(skip=skip, most=most, least_chance=0.1)).decode()
 
 
 def test_what_followed_the_last_two_tokens_is_guessed() -> None:
@@ -44,11 +44,20 @@ def test_as_much_is_guessed_as_is_likely(right: float, count: int) -> None:
 def test_guesses_are_judged_by_the_output() -> None:
     tokens = list(b"abcabc")
     lookup = PromptLookup(tokens, num_prompt=len(tokens))
-    lookup.guess(skip=0, most=1)
+    lookup.guess(skip=0, most=1, least_chance=0.1)
     assert lookup.hit_rate == 0.5, "a prompt says nothing of the output"
     tokens += b"abcx"  # three guesses that were right, one that was not; after "x" nothing was guessed
-    lookup.guess(skip=0, most=1)
+    lookup.guess(skip=0, most=1, least_chance=0.1)
     assert lookup.hit_rate == pytest.approx((1 - 0.5 * (7 / 8) ** 3) * 7 / 8)
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "hoped"), [(0.5, 1, 0.5), (0.5, 3, 0.875), (0.9, 2, 1.71), (1.0, 7, 7), (0.0, 4, 0)]
+)
+def test_guesses_count_up_to_the_first_that_is_wrong(right: float, count: int, hoped: float) -> None:
+    lookup = PromptLookup([1, 2, 3], num_prompt=3)
+    lookup.hit_rate = right
+    assert lookup.hoped(count) == pytest.approx(hoped)
 
 
 def sizes(runner: FakeRunner) -> list[int]:
@@ -146,6 +155,29 @@ async def test_few_sequences_share_what_is_tried() -> None:
         decoding = [batch for batch in runner.batches if (batch.context_lens > 7).sum() == 3]
         assert max(len(batch.token_ids) for batch in decoding) == 6
         assert engine.stats.accepted_tokens > 0
+
+
+@pytest.mark.parametrize(("base_s", "row_s", "most"), [(4, 0, 7), (4, 0.5, 7), (0, 4, 0)])
+async def test_none_are_tried_where_they_cost_what_they_give(base_s: float, row_s: float, most: int) -> None:
+    """A row adds to a step between nothing, where that waits for memory, and all of what it takes."""
+    async with running(script=say(REPEATED), draft_tokens=7) as (engine, runner):
+        for tokens in (1, 8):
+            engine._scheduler.row_price.learn(tokens, base_s + row_s * tokens)
+        runner.seconds = lambda batch: base_s + row_s * len(batch.token_ids)
+        assert await ask(engine, "count", max_tokens=99) == REPEATED
+        assert max(sizes(runner)[1:]) == 1 + most
+
+
+@pytest.mark.parametrize(("repeating", "tries"), [(1, False), (2, True)])
+async def test_none_are_tried_where_few_rows_would_gain(repeating: int, tries: bool) -> None:
+    """Reading a step before the next is planned costs all of its rows."""
+    plain = "".join(map(chr, range(33, 33 + len(REPEATED))))  # says nothing twice
+    texts = [REPEATED] * repeating + [plain] * (5 - repeating)
+    async with running(script=say(*texts), draft_tokens=9) as (engine, runner):
+        outputs = await collect(submit(engine, "count", max_tokens=len(REPEATED), choices=5))
+        assert [output.text for output in outputs] == texts
+        together = [batch for batch in runner.batches if (batch.context_lens > len("count") + 1).sum() == 5]
+        assert any(len(batch.token_ids) > 5 for batch in together) == tries
 
 
 async def test_a_token_has_its_log_probability() -> None:
