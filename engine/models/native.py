@@ -49,7 +49,7 @@ class NativeDecoder:
 
     float32 weights give float32 products and pages. bfloat16 weights are multiplied with activations
     rounded to bfloat16, everything is accumulated in float32 and the residual stream stays float32;
-    pages are bfloat16. Quantised weights share a scale in blocks of 32 along a row, as do activations;
+    pages are bfloat16. Of quantised weights 32 or 64 along a row share a scale, as do activations;
     pages are bfloat16. A row's logits are bit-identical alone, in any batch and in any chunks.
     """
 

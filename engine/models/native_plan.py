@@ -17,12 +17,23 @@ from engine.models.weights import LayerOf, WeightsOf
 from kernels.cpu.abi import Encoding, Epilogue, Format, Kind, Op, Rows
 from kernels.cpu.blocks import Blocks, Matrix
 from kernels.cpu.image import Image
-from kernels.cpu.runtime import GROUP, PANEL, Packed, Part, Piece, Runtime, padded, q8_row_bytes
+from kernels.cpu.runtime import (
+    BLOCK,
+    GROUP,
+    PANEL,
+    WIDE,
+    Packed,
+    Part,
+    Piece,
+    Runtime,
+    padded,
+    q8_row_bytes,
+)
 
 Quantize = Literal["int8", "gguf"]
-"""int8: 8-bit weights, 32 to a scale. gguf: blocks as the file has them where they are Q8_0, Q4_0 or Q4_1;
-8 bits for other blocks and for mixtures in one projection, bfloat16 for plain numbers. Activations are
-int8 in groups of 32 wherever weights are quantised."""
+"""int8: 8-bit weights, 64 to a scale, in the head and the embeddings 32. gguf: blocks as the file has them
+where they are Q8_0, Q4_0 or Q4_1; 8 bits for other blocks and for mixtures in one projection, bfloat16 for
+plain numbers. Activations are int8 wherever weights are quantised, and as many of them share a scale."""
 HEAD_UNIT: Final = 16
 """Heads are padded to a multiple of this."""
 
@@ -61,10 +72,11 @@ class Planner:
         """
         progress(0.0)
         spec = self.spec
-        head = self._pack([Part(weight=weights.lm_head)], spec.vocab_size, spec.hidden_size)
+        # What the head rounds away counts most: there 32 share a scale however it is quantised.
+        head = self._pack([Part(weight=weights.lm_head)], spec.vocab_size, spec.hidden_size, group=BLOCK)
         table = head
         if weights.lm_head is not weights.embed:
-            table = self._pack([Part(weight=weights.embed)], spec.vocab_size, spec.hidden_size)
+            table = self._pack([Part(weight=weights.embed)], spec.vocab_size, spec.hidden_size, group=BLOCK)
         residual = self._buffer("residual", spec.hidden_size, Format.F32)
         self.ops.append(
             Op(
@@ -72,6 +84,7 @@ class Planner:
                 dst=residual,
                 src_format=table.format,
                 k=table.k,
+                group=table.group,
                 weight=table.memory.address,
             )
         )
@@ -79,8 +92,8 @@ class Planner:
             residual = self._attention(index, layer, residual)
             self._mlp(layer, residual)
             progress((index + 1) / spec.num_layers)
-        self._norm(weights.norm, residual, Format.F32, kind=Kind.HIDDEN)
-        normed = self._norm(weights.norm, residual, head.format, rows=Rows.SAMPLING, gather=1)
+        self._norm(weights.norm, residual, None, kind=Kind.HIDDEN)
+        normed = self._norm(weights.norm, residual, head, rows=Rows.SAMPLING, gather=1)
         self._linear(head, normed, 0, Epilogue.LOGITS, rows=Rows.SAMPLING, columns=spec.vocab_size)
 
     def _format(self, parts: Sequence[Part]) -> Format:
@@ -138,7 +151,7 @@ class Planner:
             window=spec.sliding_window[index] or 0,
         )
         self.ops.append(attend)
-        attended = self._quantize(attended, width, output.format)
+        attended = self._quantize(attended, width, output)
         self._linear(output, attended, residual, Epilogue.ADD, bias=layer.o_bias)
         return residual
 
@@ -162,11 +175,11 @@ class Planner:
             bias = torch.stack([half.view(-1, HEAD_UNIT) for half in halves], dim=1).flatten()
         gate_up = self._pack(parts, 2 * inner, spec.hidden_size)
         down = self._pack([Part(weight=layer.down)], spec.hidden_size, spec.intermediate_size)
-        normed = self._norm(layer.post_norm, residual, gate_up.format)
+        normed = self._norm(layer.post_norm, residual, gate_up)
         wanted = _float_input(down.format)
         gated = self._buffer("gated", spec.intermediate_size, wanted)
         self._linear(gate_up, normed, gated, Epilogue.GATED, dst_format=wanted, bias=bias)
-        gated = self._quantize(gated, spec.intermediate_size, down.format)
+        gated = self._quantize(gated, spec.intermediate_size, down)
         self._linear(down, gated, residual, Epilogue.ADD, bias=layer.down_bias)
 
     def _qkv(self, layer: LayerOf[Matrix], residual: int) -> int:
@@ -182,7 +195,7 @@ class Planner:
             row += count * dim
         has_bias = any(bias is not None for bias in biases)
         packed = self._pack(parts, row, spec.hidden_size)
-        normed = self._norm(layer.input_norm, residual, packed.format)
+        normed = self._norm(layer.input_norm, residual, packed)
         qkv = self._buffer("qkv", row, Format.F32)
         self._linear(packed, normed, qkv, Epilogue.STORE, bias=torch.cat(joined) if has_bias else None)
         return qkv
@@ -214,15 +227,15 @@ class Planner:
         self,
         gain: Tensor,
         src: int,
-        target: Format,
+        target: Packed | None,
         *,
         kind: Kind = Kind.NORM,
         rows: Rows = Rows.ALL_TOKENS,
         gather: int = 0,
     ) -> int:
-        """The buffer with the result in the format `target`."""
+        """The buffer with the result as the linear `target` takes it."""
         width = padded(self.spec.hidden_size, GROUP)
-        activations = _activations(target)
+        activations = Format.F32 if target is None else _activations(target.format)
         dst = 0 if kind == Kind.HIDDEN else self._buffer("normed", width, activations)
         self.ops.append(
             Op(
@@ -233,6 +246,7 @@ class Planner:
                 dst=dst,
                 dst_format=activations,
                 n=width,
+                group=0 if target is None else target.group,
                 columns=self.spec.hidden_size,
                 eps=self.spec.rms_eps,
                 weight=self._keep(_padded_bias(gain, width)),
@@ -262,6 +276,7 @@ class Planner:
             epilogue=epilogue,
             n=weight.n,
             k=weight.k,
+            group=weight.group,
             columns=columns,
             weight=weight.memory.address,
         )
@@ -269,16 +284,18 @@ class Planner:
             op.bias = self._keep(_padded_bias(bias, weight.n))
         self.ops.append(op)
 
-    def _quantize(self, src: int, width: int, target: Format) -> int:
-        """The buffer from which a linear with weights in the format `target` reads `src`."""
-        if _activations(target) != Format.Q8:
+    def _quantize(self, src: int, width: int, target: Packed) -> int:
+        """The buffer from which the linear `target` reads `src`."""
+        if _activations(target.format) != Format.Q8:
             return src
         dst = self._buffer(f"quantized {src}", width, Format.Q8)
-        self.ops.append(Op(kind=Kind.QUANTIZE, src=src, dst=dst, n=padded(width, GROUP)))
+        self.ops.append(Op(kind=Kind.QUANTIZE, src=src, dst=dst, n=padded(width, GROUP), group=target.group))
         return dst
 
-    def _pack(self, parts: Sequence[Part], rows: int, columns: int) -> Packed:
-        packed = self.runtime.pack(parts, rows=rows, columns=columns, target=self._format(parts))
+    def _pack(self, parts: Sequence[Part], rows: int, columns: int, *, group: int | None = None) -> Packed:
+        if group is None:
+            group = WIDE if self.quantize == "int8" else BLOCK
+        packed = self.runtime.pack(parts, rows=rows, columns=columns, target=self._format(parts), group=group)
         self.memories.append(packed.memory)
         return packed
 

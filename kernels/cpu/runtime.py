@@ -27,6 +27,9 @@ PANEL: Final = 32
 """Outputs of a packed weight are padded to a multiple of this..."""
 GROUP: Final = 64
 """...and inputs to a multiple of this."""
+BLOCK: Final = 32
+"""Inputs that share a scale in GGUF's blocks; `WIDE` may where a weight is quantised here."""
+WIDE: Final = 64
 _LINE: Final = 64
 _SHARED: Final = 32 << 20
 """Bytes of a mapping that pieces share."""
@@ -38,8 +41,8 @@ def padded(size: int, unit: int) -> int:
 
 
 def q8_row_bytes(columns: int) -> int:
-    """Bytes of a row of int8 activations: values, and three numbers for each 32 of them."""
-    return columns + columns // 32 * 12
+    """Bytes of a row of int8 activations: values, and three numbers for each 32 of them at most."""
+    return columns + columns // BLOCK * 12
 
 
 def _source(matrix: Matrix) -> tuple[object, int, Encoding]:
@@ -86,7 +89,7 @@ def _load(isa: Isa, formats: Formats) -> ctypes.CDLL:
         "radish_backing_destroy": (None, [c_void_p]),
         "radish_pool_create": (c_void_p, [c_int32]),
         "radish_pool_destroy": (None, [c_void_p]),
-        "radish_packed_bytes": (c_int64, [c_int32, c_int64, c_int64]),
+        "radish_packed_bytes": (c_int64, [c_int32, c_int64, c_int64, c_int64]),
         "radish_pack": (None, [c_void_p, POINTER(PackJob)]),
         "radish_sample": (c_int32, [c_void_p, POINTER(SampleJob)]),
         "radish_logprobs": (c_int32, [c_void_p, POINTER(LogprobJob)]),
@@ -192,6 +195,8 @@ class Packed:
     """Padded outputs."""
     k: int
     """Padded inputs."""
+    group: int
+    """Inputs that share a scale, of codes and of the activations that they are multiplied with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,10 +248,16 @@ class Runtime:
         ctypes.memmove(memory.address, source.data_ptr(), source.nbytes)
         return memory
 
-    def pack(self, parts: Sequence[Part], *, rows: int, columns: int, target: Format) -> Packed:
-        """Pack a weight of `rows` x `columns` (before padding) from its parts; the rest is zero."""
+    def pack(
+        self, parts: Sequence[Part], *, rows: int, columns: int, target: Format, group: int = BLOCK
+    ) -> Packed:
+        """Pack a weight of `rows` x `columns` (before padding) from its parts; the rest is zero.
+
+        Args:
+            group: inputs that share a scale; of 4 bits always `BLOCK`.
+        """
         n, k = padded(rows, PANEL), padded(columns, GROUP)
-        memory = self._arena.take(self._library.radish_packed_bytes(target, n, k))
+        memory = self._arena.take(self._library.radish_packed_bytes(target, n, k, group))
         for part in parts:
             kept, address, source = _source(part.weight)
             job = PackJob(
@@ -257,6 +268,7 @@ class Runtime:
                 columns=part.weight.shape[1],
                 n=n,
                 k=k,
+                group=group,
                 offset=part.offset,
                 block=part.block,
                 stride=part.stride,
@@ -266,7 +278,7 @@ class Runtime:
             del kept
             if isinstance(part.weight, Blocks):
                 part.weight.forget()
-        return Packed(memory=memory, format=target, n=n, k=k)
+        return Packed(memory=memory, format=target, n=n, k=k, group=group)
 
     def sample(self, job: SampleJob) -> None:
         """Choose a token from each row of logits, on the threads of the steps; between two of them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from gguf.quants import dequantize, quantize
 from kernels.cpu.abi import Encoding, Epilogue, Format, Geometry, Kind, Op, Rows, Step
 from kernels.cpu.blocks import Blocks, Matrix
 from kernels.cpu.build import Isa
-from kernels.cpu.runtime import GROUP, Part, Runtime, padded
+from kernels.cpu.runtime import BLOCK, GROUP, WIDE, Part, Runtime, padded
 from tests.kernels.isas import EMULATED, TESTED
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -24,7 +24,24 @@ SHAPES = [(64, 64), (333, 160), (96, 1536), (70, 32)]
 ROWS = [1, 2, 5, 6, 7, 12, 13, 17, 33, 40]
 """Either side of every height at which tiles are cut."""
 BLOCKS = ["Q8_0", "Q4_0", "Q4_1"]
-TARGETS = {"Q8_0": Format.Q8, "Q4_0": Format.Q4, "Q4_1": Format.Q4, "bfloat16": Format.BF16}
+
+
+class Target(NamedTuple):
+    """How a weight is packed."""
+
+    format: Format
+    group: int = BLOCK
+
+
+TARGETS = {
+    "Q8_0": Target(Format.Q8),
+    "Q4_0": Target(Format.Q4),
+    "Q4_1": Target(Format.Q4),
+    "wide": Target(Format.Q8, WIDE),
+    "bfloat16": Target(Format.BF16),
+}
+CODES = [*BLOCKS, "wide"]
+"""Whose activations are codes as well."""
 
 
 @pytest.fixture(params=TESTED)
@@ -49,19 +66,22 @@ def blocks(weight: Floats, kind: str) -> tuple[Blocks, Floats]:
 
 
 def product(
-    runtime: Runtime, x: Floats, weight: Matrix, target: Format, samples: int | None = None
+    runtime: Runtime, x: Floats, weight: Matrix, target: Target, samples: int | None = None
 ) -> Floats:
     """[rows, outputs] of a program that takes `x` for embeddings and `weight` for the head; NaN after
     `samples` rows."""
     rows, (outputs, inputs) = len(x), weight.shape
     width = padded(inputs, GROUP)
     table = runtime.pack([Part(weight=torch.from_numpy(x))], rows=rows, columns=inputs, target=Format.F32)
-    head = runtime.pack([Part(weight=weight)], rows=outputs, columns=inputs, target=target)
+    head = runtime.pack(
+        [Part(weight=weight)], rows=outputs, columns=inputs, target=target.format, group=target.group
+    )
     ones = runtime.store(torch.ones(width))
     ops = [Op(kind=Kind.EMBED, dst=0, src_format=Format.F32, k=table.k, weight=table.memory.address)]
-    if target in {Format.Q8, Format.Q4}:
-        ops.append(Op(kind=Kind.QUANTIZE, src=0, dst=1, n=width))
-    elif target == Format.BF16:  # the norm of a row that is one of a great many small numbers divides by 1
+    if target.format in {Format.Q8, Format.Q4}:
+        ops.append(Op(kind=Kind.QUANTIZE, src=0, dst=1, n=width, group=head.group))
+    elif target.format == Format.BF16:
+        # The norm of a row that is one of a great many small numbers divides by 1.
         ops.append(
             Op(
                 kind=Kind.NORM, src=0, dst=1, dst_format=Format.BF16, n=width, columns=2**31 - 1, eps=1,
@@ -77,6 +97,7 @@ def product(
             epilogue=Epilogue.LOGITS,
             n=head.n,
             k=head.k,
+            group=head.group,
             columns=outputs,
             weight=head.memory.address,
         )
@@ -107,9 +128,9 @@ def product(
     return logits
 
 
-def rounded(x: Floats, scale_type: type[np.floating[Any]] = np.float32) -> Floats:
-    """`x` in int8 with a scale for each 32 neighbours, exactly what the codes mean."""
-    whole = np.pad(x, ((0, 0), (0, -x.shape[1] % 32))).reshape(len(x), -1, 32)
+def rounded(x: Floats, scale_type: type[np.floating[Any]] = np.float32, group: int = BLOCK) -> Floats:
+    """`x` in int8 with a scale for each `group` neighbours, exactly what the codes mean."""
+    whole = np.pad(x, ((0, 0), (0, -x.shape[1] % group))).reshape(len(x), -1, group)
     scale = (np.abs(whole).max(-1, keepdims=True) / np.float32(127)).astype(scale_type).astype(np.float32)
     inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
     codes = np.rint(whole * inverse).clip(-127, 127)
@@ -143,7 +164,7 @@ def test_blocks_as_they_are(runtime: Runtime, kind: str, outputs: int, inputs: i
 def test_bfloat16(runtime: Runtime, outputs: int, inputs: int) -> None:
     """Of numbers that are rounded already; sums are float32."""
     x, weight = (in_bfloat16(numbers(rows, inputs, seed=rows)) for rows in (max(ROWS), outputs))
-    check(product(runtime, x, torch.from_numpy(weight), Format.BF16), x, weight)
+    check(product(runtime, x, torch.from_numpy(weight), TARGETS["bfloat16"]), x, weight)
 
 
 @pytest.mark.parametrize("source", ["float32", "bfloat16", *BLOCKS])
@@ -158,7 +179,22 @@ def test_quantised_to_8_bits(runtime: Runtime, source: str) -> None:
         weight = matrix.float().numpy()
     x = numbers(9, 160, seed=4)
     meaning = weight if source == "Q8_0" else rounded(weight, np.float16)
-    check(product(runtime, x, matrix, Format.Q8), rounded(x), meaning)
+    check(product(runtime, x, matrix, TARGETS["Q8_0"]), rounded(x), meaning)
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+@pytest.mark.parametrize("source", ["float32", "Q8_0"])
+def test_quantised_to_8_bits_of_which_64_share_a_scale(
+    runtime: Runtime, source: str, outputs: int, inputs: int
+) -> None:
+    """Blocks of 32 as well: they are quantised again."""
+    weight = numbers(outputs, inputs, seed=12)
+    matrix: Matrix = torch.from_numpy(weight)
+    if source in BLOCKS:
+        matrix, weight = blocks(weight, source)
+    x = numbers(max(ROWS), inputs, seed=13)
+    meaning = rounded(weight, np.float16, WIDE)
+    check(product(runtime, x, matrix, TARGETS["wide"]), rounded(x, group=WIDE), meaning)
 
 
 @pytest.mark.parametrize("source", ["float32", "bfloat16", *BLOCKS])
@@ -172,12 +208,12 @@ def test_plain(runtime: Runtime, source: str) -> None:
         matrix = torch.from_numpy(weight).to(getattr(torch, source))
         weight = matrix.float().numpy()
     x = numbers(14, 96, seed=6)
-    check(product(runtime, x, matrix, Format.F32), x, weight)
+    check(product(runtime, x, matrix, Target(Format.F32)), x, weight)
 
 
 def weight_of(kind: str, outputs: int, inputs: int) -> Matrix:
     weight = numbers(outputs, inputs, seed=7)
-    return torch.from_numpy(weight) if kind == "bfloat16" else blocks(weight, kind)[0]
+    return blocks(weight, kind)[0] if kind in BLOCKS else torch.from_numpy(weight)
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -197,8 +233,8 @@ def test_a_step_may_sample_nothing(runtime: Runtime, kind: str) -> None:
 
 
 @pytest.mark.parametrize("emulated", EMULATED)
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_tiles_of_blocks_have_the_bits_of_vectors(kind: str, emulated: Isa) -> None:
+@pytest.mark.parametrize("kind", CODES)
+def test_tiles_of_codes_have_the_bits_of_vectors(kind: str, emulated: Isa) -> None:
     weight = weight_of(kind, 333, 160)
     tiles, vectors = Runtime(2, emulated), Runtime(1, "avx512")
     for rows in ROWS:

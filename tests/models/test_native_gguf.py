@@ -16,9 +16,9 @@ from engine.models.native import NativeDecoder
 from engine.models.native_load import NativeModel, lay_down
 from engine.models.native_plan import Quantize
 from engine.tokenizer import load_tokenizer
-from kernels.cpu.abi import Format, Kind
+from kernels.cpu.abi import Epilogue, Format, Kind
 from kernels.cpu.build import Isa, supported_isas
-from kernels.cpu.runtime import Runtime
+from kernels.cpu.runtime import BLOCK, WIDE, Runtime
 from tests.models import tiny, tiny_gguf
 from tests.models.paged_sequences import PagedSequences, prompt_logits
 from tests.models.test_gguf_loader import make
@@ -71,6 +71,16 @@ def test_blocks_as_they_are(kind: str, isa: Isa, tmp_path: Path) -> None:
     assert formats(model) == {Format.Q8 if kind == "Q8_0" else Format.Q4}
     computed = sequences(path, model).step({0: TOKENS}, logits_of="every")
     assert divergence(tiny.oracle_logits(oracle, TOKENS), computed) < 2e-2
+
+
+def test_inputs_that_share_a_scale(tmp_path: Path) -> None:
+    """As many as in the file's blocks; otherwise 64, but in the head."""
+    path, _ = save("Q8_0", tmp_path)
+    cases: list[tuple[Quantize, int]] = [("gguf", BLOCK), ("int8", WIDE)]
+    for quantize, others in cases:
+        linears = [op for op in lay(path, quantize=quantize).image.ops if op.kind == Kind.LINEAR]
+        assert {op.group for op in linears if op.epilogue != Epilogue.LOGITS} == {others}
+        assert {op.group for op in linears if op.epilogue == Epilogue.LOGITS} == {BLOCK}
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "F16"])

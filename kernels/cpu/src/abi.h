@@ -60,6 +60,7 @@ struct Op {
   int32_t src_format, dst_format;
   int32_t epilogue;
   int32_t n, k;        // kLinear: padded out and in features; others: n is the padded width
+  int32_t group;       // 32 or 64, where weights or activations are in kQ8 or kQ4: inputs that share a scale
   int32_t columns;     // true width: of the logits, or of what a norm averages over
   int32_t layer;
   int32_t window;      // tokens a query sees, itself included; 0: all
@@ -131,6 +132,7 @@ struct PackJob {
   int32_t target_format;
   int64_t rows, columns;
   int64_t n, k;           // padded size of the target
+  int64_t group;          // 32 or 64, where the target is in kQ8 or kQ4
   int64_t offset;         // source row i goes to offset + i / block * stride + i % block
   int64_t block, stride;
   void* target;

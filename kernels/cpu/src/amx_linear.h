@@ -98,7 +98,7 @@ inline void linear_amx_bf16(const Context& c, const Op& op, Range range) {
   AmxConfig config;
   for (int t = 0; t < 8; ++t) config.set(t, t < 6 ? cut.height : kAmxRows, kAmxBytes);
   const AmxRegion region(config);
-  const int64_t bytes = panel_bytes(kBF16, op.k), pairs = (cut.tiles + 1) / 2;
+  const int64_t bytes = panel_bytes(kBF16, op.k, op.group), pairs = (cut.tiles + 1) / 2;
   const int lines = pairs == 1 ? 0 : static_cast<int>((kLines + pairs - 2) / (pairs - 1));
   for (int64_t panel = range.begin; panel < range.end; ++panel) {
     const char* weights = static_cast<const char*>(op.weight) + panel * bytes;
@@ -115,79 +115,92 @@ inline void linear_amx_bf16(const Context& c, const Op& op, Range range) {
   }
 }
 
-// A block of weights as products want it: [step][output][4] codes, and scales in float32.
+// Where inputs that share a scale lie in an unpacked panel: [step][output][4] codes, then scales in float32, then
+// what is added.
 template <class W>
-struct alignas(64) AmxBlock {
-  char codes[kBlock / 4 * kLine];
-  float scales[W::kHasLeast ? 2 : 1][kPanel];  // then what is added
+class AmxCodes {
+ public:
+  explicit AmxCodes(int64_t group) : codes_(group / 4 * kLine) {}
 
-  typename W::Scales scales_of(int vector) const {
+  int64_t bytes() const { return codes_ + kScaleBytes * (W::kHasLeast ? 2 : 1); }
+
+  // Unpacks packed codes that `scales` follow; returns the place of the next.
+  const char* unpack(const char* packed, char* out) const {
+    const __m512i shift = _mm512_set1_epi8(static_cast<char>(W::kShift));
+    AmxAhead ahead{packed + kAmxNear, static_cast<int>((W::kCodes + W::kScales) / 64)};
+    for (const char* end = out + codes_; out != end; out += kBlock / 4 * kLine, packed += W::kCodes) {
+#pragma GCC unroll 8
+      for (int s = 0; s < kBlock / 4; ++s) {
+        for (int j = 0; j < 2; ++j) {
+          // Flips the upper bit of what was stored as code + 128.
+          _mm512_store_si512(out + s * kLine + j * kAmxBytes, _mm512_xor_si512(W::line(packed, s, j), shift));
+        }
+      }
+      ahead.fetch();
+    }
+    for (int j = 0; j < 2; ++j) {
+      const typename W::Scales scales = W::scales(packed, j);
+      float* to = reinterpret_cast<float*>(out) + j * kLanes;
+      store(to, scales.scale);
+      if constexpr (W::kHasLeast) store(to + kPanel, scales.least);
+    }
+    return packed + W::kScales;
+  }
+
+  typename W::Scales scales(const char* unpacked, int vector) const {
+    const float* from = reinterpret_cast<const float*>(unpacked + codes_) + vector * kLanes;
     if constexpr (W::kHasLeast) {
-      return {load(scales[0] + vector * kLanes), load(scales[1] + vector * kLanes)};
+      return {load(from), load(from + kPanel)};
     } else {
-      return {load(scales[0] + vector * kLanes)};
+      return {load(from)};
     }
   }
+
+ private:
+  static constexpr int64_t kScaleBytes = kPanel * 4;
+  int64_t codes_;  // bytes of them
 };
 
-template <class W>
-inline void unpack_panel(const char* panel, int64_t blocks, AmxBlock<W>* out) {
-  const __m512i shift = _mm512_set1_epi8(static_cast<char>(W::kShift));
-  for (int64_t b = 0; b < blocks; ++b, panel += W::kBytes, ++out) {
-#pragma GCC unroll 8
-    for (int s = 0; s < kBlock / 4; ++s) {
-      for (int j = 0; j < 2; ++j) {
-        // Flips the upper bit of what was stored as code + 128.
-        _mm512_store_si512(out->codes + s * kLine + j * kAmxBytes, _mm512_xor_si512(W::line(panel, s, j), shift));
-      }
-    }
-    AmxAhead{panel + kAmxNear, static_cast<int>(W::kBytes / 64)}.fetch();
-    for (int j = 0; j < 2; ++j) {
-      const typename W::Scales scales = W::scales(panel, j);
-      store(out->scales[0] + j * kLanes, scales.scale);
-      if constexpr (W::kHasLeast) store(out->scales[1] + j * kLanes, scales.least);
-    }
-  }
-}
-
-// A panel of weights in blocks with one tile of MR rows. While tiles multiply one block, vectors add up the one
-// before the last: tiles 0 and 1 are the sums of an even block, 2 and 3 of an odd one.
+// A panel of weights in codes with one tile of MR rows. While tiles multiply the inputs of one scale, vectors add
+// up those of the scale before the last: tiles 0 and 1 are the sums of an even one, 2 and 3 of an odd one.
 template <class W, int MR>
-class AmxBlockTile {
+class AmxCodesTile {
  public:
   // Rows of x lie `stride` bytes apart.
-  AmxBlockTile(const AmxBlock<W>* panel, const Q8Row& x, int64_t stride, AmxAhead ahead)
-      : panel_(panel), x_(x), stride_(stride), ahead_(ahead) {}
+  AmxCodesTile(const char* panel, int64_t group, const Q8Row& x, int64_t stride, AmxAhead ahead)
+      : panel_(panel), at_(group), group_(group), x_(x), stride_(stride), ahead_(ahead) {}
 
-  void run(int64_t blocks, float* sums) {
+  void run(int64_t groups, float* sums) {
     F acc[MR][2];
 #pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) acc[m][0] = acc[m][1] = zero();
+    const int64_t last = groups - 1;
     multiply<0>(0);
-    multiply<1>(1);
+    multiply<1>(min(int64_t{1}, last));
     keep<0>();
-    for (int64_t b = 0; b < blocks; b += 2) {
-      const int64_t next = min(b + 2, blocks - 2);
-      multiply<0>(next);
+    for (int64_t g = 0; g < groups; g += 2) {
+      multiply<0>(min(g + 2, last));
       keep<1>();
-      add<0>(b, acc);
-      multiply<1>(next + 1);
+      add<0>(g, acc);
+      multiply<1>(min(g + 3, last));
       keep<0>();
-      add<1>(b + 1, acc);
+      if (g < last) add<1>(g + 1, acc);
     }
 #pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
       for (int j = 0; j < 2; ++j) store(sums + m * kPanel + j * kLanes, acc[m][j]);
     }
   }
+
  private:
   template <int P>
-  [[gnu::always_inline]] void multiply(int64_t b) {
-    load_tile<4 + P>(x_.values + b * kBlock, stride_);
-    load_tile<6>(panel_[b].codes, kLine);
+  [[gnu::always_inline]] void multiply(int64_t g) {
+    const char* codes = panel_ + g * at_.bytes();
+    load_tile<4 + P>(x_.values + g * group_, stride_);
+    load_tile<6>(codes, kLine);
     zero_tile<2 * P>();
     dot_tiles_i8<2 * P, 4 + P, 6>();
-    load_tile<7>(panel_[b].codes + kAmxBytes, kLine);
+    load_tile<7>(codes + kAmxBytes, kLine);
     zero_tile<2 * P + 1>();
     dot_tiles_i8<2 * P + 1, 4 + P, 7>();
   }
@@ -199,12 +212,13 @@ class AmxBlockTile {
   }
 
   template <int P>
-  [[gnu::always_inline]] void add(int64_t b, F (&acc)[MR][2]) {
+  [[gnu::always_inline]] void add(int64_t g, F (&acc)[MR][2]) {
     ahead_.fetch();
-    const typename W::Scales scales[2] = {panel_[b].scales_of(0), panel_[b].scales_of(1)};
+    const char* codes = panel_ + g * at_.bytes();
+    const typename W::Scales scales[2] = {at_.scales(codes, 0), at_.scales(codes, 1)};
 #pragma GCC unroll 16
     for (int m = 0; m < MR; ++m) {
-      const float scale = *offset(x_.scales + b, m * stride_), sum = *offset(x_.sums + b, m * stride_);
+      const float scale = *offset(x_.scales + g, m * stride_), sum = *offset(x_.sums + g, m * stride_);
 #pragma GCC unroll 2
       for (int j = 0; j < 2; ++j) {
         const F dot = W::Mul::to_float({_mm512_load_si512(whole_[P][m] + j * kLanes)});
@@ -213,7 +227,9 @@ class AmxBlockTile {
     }
   }
 
-  const AmxBlock<W>* panel_;
+  const char* panel_;
+  const AmxCodes<W> at_;
+  const int64_t group_;
   const Q8Row x_;
   const int64_t stride_;
   AmxAhead ahead_;
@@ -221,27 +237,29 @@ class AmxBlockTile {
 };
 
 template <class W>
-inline void linear_amx_blocks(const Context& c, const Op& op, Range range) {
+inline void linear_amx_codes(const Context& c, const Op& op, Range range) {
   constexpr int kFewest = kBlockRows + 1;
   constexpr int kLeast = min(kFewest, kAmxBlockRows / 2 + 1);  // height of a tile
   const AmxCut cut(c.rows(op), kAmxBlockRows);
   AmxConfig config;
   for (int t = 0; t < 4; ++t) config.set(t, cut.height, kAmxBytes);
-  for (int t = 4; t < 6; ++t) config.set(t, cut.height, kBlock);
-  for (int t = 6; t < 8; ++t) config.set(t, kBlock / 4, kAmxBytes);
+  for (int t = 4; t < 6; ++t) config.set(t, cut.height, op.group);
+  for (int t = 6; t < 8; ++t) config.set(t, op.group / 4, kAmxBytes);
   const AmxRegion region(config);
-  const int64_t bytes = panel_bytes(op.src_format, op.k), blocks = op.k / kBlock;
-  const int lines = static_cast<int>((W::kBytes / 64 + cut.tiles - 1) / cut.tiles);
-  AmxBlock<W>* unpacked = reinterpret_cast<AmxBlock<W>*>(c.scratch().panel.data());
+  const AmxCodes<W> at(op.group);
+  const int64_t bytes = panel_bytes(op.src_format, op.k, op.group), groups = op.k / op.group;
+  const int lines = static_cast<int>((group_bytes<W>(op.group) / 64 + cut.tiles - 1) / cut.tiles);
+  char* unpacked = c.scratch().panel.data();
   for (int64_t panel = range.begin; panel < range.end; ++panel) {
     const char* weights = static_cast<const char*>(op.weight) + panel * bytes;
-    unpack_panel<W>(weights, blocks, unpacked);
+    const char* packed = weights;
+    for (int64_t g = 0; g < groups; ++g) packed = at.unpack(packed, unpacked + g * at.bytes());
     with_rows<kAmxBlockRows, kLeast>(cut.height, [&]<int MR>() {
       for (int64_t tile = 0; tile < cut.tiles; ++tile) {
         alignas(64) float sums[MR * kPanel];
-        const AmxAhead ahead{weights + bytes + tile * lines * 64 * blocks, panel + 1 < range.end ? lines : 0};
-        const Q8Row x = q8_row(c.row<char>(op.src, cut.begin(tile)), op.k);
-        AmxBlockTile<W, MR>{unpacked, x, c.buffers[op.src].row_bytes, ahead}.run(blocks, sums);
+        const AmxAhead ahead{weights + bytes + tile * lines * 64 * groups, panel + 1 < range.end ? lines : 0};
+        const Q8Row x = q8_row(c.row<char>(op.src, cut.begin(tile)), op.k, op.group);
+        AmxCodesTile<W, MR>{unpacked, op.group, x, c.buffers[op.src].row_bytes, ahead}.run(groups, sums);
         finish_tile(c, op, cut, tile, sums, panel * kPanel);
       }
     });

@@ -43,37 +43,55 @@ void tile(const Context& c, const Op& op, int64_t row, const char* panel, int64_
   finish(c, op, acc, row, column);
 }
 
-// The same of weights in blocks: whole numbers within a block, float32 across them.
+// Fetches what a tile of MR rows and two vectors overwrites or adds to.
+template <int MR>
+[[gnu::always_inline]] inline void fetch_results(const Context& c, const Op& op, int64_t row, int64_t column) {
+  if (op.epilogue == kLogits) return;
+  const int64_t of_columns = op.epilogue == kGated ? column / 2 : column;
+  const int64_t bytes = op.epilogue == kGated && op.dst_format == kBF16 ? 2 : 4, stride = c.buffers[op.dst].row_bytes;
+  const char* first = c.row<char>(op.dst, row) + of_columns * bytes;
+  for (int m = 0; m < MR; ++m) prefetch(first + m * stride);
+  if (op.epilogue == kGated) return;
+  for (int m = 0; m < MR; ++m) prefetch(first + m * stride + 64);
+}
+
+// The same as `tile` of weights in codes: whole numbers where inputs share a scale, float32 across those.
 template <class W, int MR>
-void tile_blocks(const Context& c, const Op& op, int64_t row, const char* panel, int64_t column, Ahead ahead) {
+void tile_codes(const Context& c, const Op& op, int64_t row, const char* panel, int64_t column, Ahead ahead) {
   using Mul = typename W::Mul;
-  const int64_t stride = c.buffers[op.src].row_bytes;
-  const Q8Row x = q8_row(c.row<char>(op.src, row), op.k);
+  fetch_results<MR>(c, op, row, column);
+  const int64_t stride = c.buffers[op.src].row_bytes, groups = op.k / op.group;
+  const Q8Row x = q8_row(c.row<char>(op.src, row), op.k, op.group);
+  const int8_t* values = x.values;
   F acc[MR][2];
 #pragma GCC unroll 16
   for (int m = 0; m < MR; ++m) acc[m][0] = acc[m][1] = zero();
-  for (int64_t b = 0; b < op.k / kBlock; ++b, panel += W::kBytes) {
-    ahead.fetch_all(b);
-    const int8_t* values = x.values + b * kBlock;
+  for (int64_t g = 0; g < groups; ++g, panel += W::kScales) {
+    ahead.fetch_all(g);
     I whole[MR][2];
 #pragma GCC unroll 16
-    for (int m = 0; m < MR; ++m) whole[m][0] = whole[m][1] = Mul::start(*offset(x.corrections + b, m * stride));
+    for (int m = 0; m < MR; ++m) whole[m][0] = whole[m][1] = Mul::start(*offset(x.corrections + g, m * stride));
+    const int8_t* end = values + op.group;
+    do {
 #pragma GCC unroll 8
-    for (int s = 0; s < kBlock / 4; ++s) {
-      const typename Mul::Line line[2] = {W::line(panel, s, 0), W::line(panel, s, 1)};
+      for (int s = 0; s < kBlock / 4; ++s) {
+        const typename Mul::Line line[2] = {W::line(panel, s, 0), W::line(panel, s, 1)};
 #pragma GCC unroll 16
-      for (int m = 0; m < MR; ++m) {
-        const typename Mul::Broadcast a = Mul::broadcast(values + m * stride + s * 4);
-        for (int j = 0; j < 2; ++j) whole[m][j] = Mul::dot(whole[m][j], a, line[j]);
+        for (int m = 0; m < MR; ++m) {
+          const typename Mul::Broadcast a = Mul::broadcast(values + m * stride + s * 4);
+          for (int j = 0; j < 2; ++j) whole[m][j] = Mul::dot(whole[m][j], a, line[j]);
+        }
       }
-    }
+      values += kBlock;
+      panel += W::kCodes;
+    } while (values != end);
 #pragma GCC unroll 2
     for (int j = 0; j < 2; ++j) {
       const typename W::Scales scales = W::scales(panel, j);
 #pragma GCC unroll 16
       for (int m = 0; m < MR; ++m) {
-        acc[m][j] = W::add(acc[m][j], Mul::to_float(whole[m][j]), scales, *offset(x.scales + b, m * stride),
-                           *offset(x.sums + b, m * stride));
+        acc[m][j] = W::add(acc[m][j], Mul::to_float(whole[m][j]), scales, *offset(x.scales + g, m * stride),
+                           *offset(x.sums + g, m * stride));
       }
     }
   }
@@ -86,7 +104,7 @@ void tile_blocks(const Context& c, const Op& op, int64_t row, const char* panel,
 // read all the time. An only tile fetches what it is itself about to read.
 template <int kMost, class Run>
 void for_tiles(const Context& c, const Op& op, int64_t steps, Range range, Run run) {
-  const int64_t rows = c.rows(op), tiles = (rows + kMost - 1) / kMost, bytes = panel_bytes(op.src_format, op.k);
+  const int64_t rows = c.rows(op), tiles = (rows + kMost - 1) / kMost, bytes = panel_bytes(op.src_format, op.k, op.group);
   const int64_t fetched = tiles > 1 ? (bytes / steps + tiles - 1) / tiles : bytes / steps;
   for (int64_t p = range.begin; p < range.end; ++p) {
     const char* panel = static_cast<const char*>(op.weight) + p * bytes;
@@ -109,14 +127,14 @@ void linear_float(const Context& c, const Op& op, Range panels) {
 }
 
 template <class W>
-void linear_blocks(const Context& c, const Op& op, Range panels) {
+void linear_codes(const Context& c, const Op& op, Range panels) {
 #if RADISH_AMX
-  if (c.rows(op) > kBlockRows) return linear_amx_blocks<W>(c, op, panels);
+  if (c.rows(op) > kBlockRows) return linear_amx_codes<W>(c, op, panels);
 #endif
   const auto run = [&]<int MR>(int64_t row, const char* panel, int64_t column, Ahead ahead) {
-    tile_blocks<W, MR>(c, op, row, panel, column, ahead);
+    tile_codes<W, MR>(c, op, row, panel, column, ahead);
   };
-  for_tiles<kBlockRows>(c, op, op.k / kBlock, panels, run);
+  for_tiles<kBlockRows>(c, op, op.k / op.group, panels, run);
 }
 
 template <Format format>
@@ -127,8 +145,8 @@ void linear_panels(const Context& c, const Op& op, Range panels) {
 #else
   if constexpr (format == kBF16) linear_float<MulBF16>(c, op, panels);
 #endif
-  if constexpr (format == kQ8) linear_blocks<Q8Weights>(c, op, panels);
-  if constexpr (format == kQ4) linear_blocks<Q4Weights>(c, op, panels);
+  if constexpr (format == kQ8) linear_codes<Q8Weights>(c, op, panels);
+  if constexpr (format == kQ4) linear_codes<Q4Weights>(c, op, panels);
 }
 
 template <Format format>
@@ -139,8 +157,8 @@ void linear(const Context& c, const Op& op) {
 template <Format format>
 int64_t linear_scratch_bytes(const Op& op) {
 #if RADISH_AMX
-  if constexpr (format == kQ8) return op.k / kBlock * static_cast<int64_t>(sizeof(AmxBlock<Q8Weights>));
-  if constexpr (format == kQ4) return op.k / kBlock * static_cast<int64_t>(sizeof(AmxBlock<Q4Weights>));
+  if constexpr (format == kQ8) return op.k / op.group * AmxCodes<Q8Weights>(op.group).bytes();
+  if constexpr (format == kQ4) return op.k / op.group * AmxCodes<Q4Weights>(op.group).bytes();
 #endif
   return 0;
 }

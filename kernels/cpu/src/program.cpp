@@ -210,8 +210,8 @@ void* radish_pool_create(int32_t threads) {
 }
 void radish_pool_destroy(void* pool) { delete static_cast<radish::Pool*>(pool); }
 
-int64_t radish_packed_bytes(int32_t format, int64_t n, int64_t k) {
-  return n / radish::kPanel * radish::panel_bytes(format, k);
+int64_t radish_packed_bytes(int32_t format, int64_t n, int64_t k, int64_t group) {
+  return n / radish::kPanel * radish::panel_bytes(format, k, group);
 }
 void radish_pack(void* pool, const radish::PackJob* job) { radish::pack(*static_cast<radish::Pool*>(pool), *job); }
 

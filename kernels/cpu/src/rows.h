@@ -13,9 +13,9 @@
 
 namespace radish {
 
-// A row of int8 activations: [k] values, then of each block of 32 a float32 scale, an int32 correction
-// -128 * sum(values), which takes back the 128 that 8-bit weights are shifted by, and a float32 scale *
-// sum(values), by which what is added to 4-bit weights counts; three arrays [k / 32].
+// A row of int8 activations: [k] values, then of each `group` (32 or 64) of them that share it a float32 scale,
+// an int32 correction -128 * sum(values), which takes back the 128 that 8-bit weights are shifted by, and a
+// float32 scale * sum(values), by which what is added to 4-bit weights counts; three arrays [k / group].
 struct Q8Row {
   int8_t* values;
   float* scales;
@@ -23,33 +23,30 @@ struct Q8Row {
   float* sums;
 };
 
-inline Q8Row q8_row(char* row, int64_t k) {
+inline Q8Row q8_row(char* row, int64_t k, int64_t group) {
+  const int64_t groups = k / group;
   float* scales = reinterpret_cast<float*>(row + k);
-  int32_t* corrections = reinterpret_cast<int32_t*>(scales + k / kBlock);
-  return {reinterpret_cast<int8_t*>(row), scales, corrections, reinterpret_cast<float*>(corrections + k / kBlock)};
+  int32_t* corrections = reinterpret_cast<int32_t*>(scales + groups);
+  return {reinterpret_cast<int8_t*>(row), scales, corrections, reinterpret_cast<float*>(corrections + groups)};
 }
 
-inline void quantize_row(const float* x, char* out, int64_t k) {
-  const Q8Row row = q8_row(out, k);
-  for (int64_t block = 0; block < k / kBlock; ++block) {
-    F part[kBlock / kLanes];
+inline void quantize_row(const float* x, char* out, int64_t k, int64_t group) {
+  const Q8Row row = q8_row(out, k, group);
+  for (int64_t g = 0; g < k / group; ++g, x += group) {
     F most = zero();
-    for (int i = 0; i < kBlock / kLanes; ++i) {
-      part[i] = load(x + block * kBlock + i * kLanes);
-      most = max(most, abs(part[i]));
-    }
+    for (int64_t i = 0; i < group; i += kLanes) most = max(most, abs(load(x + i)));
     const float scale = largest(most) / 127.0f;
     const F inverse = splat(scale > 0.0f ? 1.0f / scale : 0.0f);
     F total = zero();  // whole numbers, exact in float32
-    for (int i = 0; i < kBlock / kLanes; ++i) {
-      const F code = nearest(max(min(part[i] * inverse, splat(127.0f)), splat(-127.0f)));
-      store_i8(row.values + block * kBlock + i * kLanes, code);
+    for (int64_t i = 0; i < group; i += kLanes) {
+      const F code = nearest(max(min(load(x + i) * inverse, splat(127.0f)), splat(-127.0f)));
+      store_i8(row.values + g * group + i, code);
       total = total + code;
     }
     const float whole = sum(total);
-    row.scales[block] = scale;
-    row.corrections[block] = -128 * static_cast<int32_t>(whole);
-    row.sums[block] = scale * whole;
+    row.scales[g] = scale;
+    row.corrections[g] = -128 * static_cast<int32_t>(whole);
+    row.sums[g] = scale * whole;
   }
 }
 
@@ -79,7 +76,7 @@ inline void store_as(typename Mul::T* p, F x) {
 
 inline void embed(const Context& c, const Op& op, Range range) {
   for (int64_t t = range.begin; t < range.end; ++t) {
-    unpack(op.src_format, op.weight, c.step.token_ids[t], op.k, c.row<float>(op.dst, t));
+    unpack(op.src_format, op.weight, c.step.token_ids[t], op.k, op.group, c.row<float>(op.dst, t));
   }
 }
 
@@ -107,7 +104,7 @@ inline void norm(const Context& c, const Op& op, Range range) {
         store_as(op.dst_format, out, j, y);
       }
     }
-    if (op.dst_format == kQ8) quantize_row(scratch, out, op.n);
+    if (op.dst_format == kQ8) quantize_row(scratch, out, op.n, op.group);
   }
 }
 
@@ -125,7 +122,7 @@ inline void hidden(const Context& c, const Op& op, Range range) {
 
 inline void quantize(const Context& c, const Op& op, Range range) {
   for (int64_t i = range.begin; i < range.end; ++i) {
-    quantize_row(c.row<float>(op.src, i), c.row<char>(op.dst, i), op.n);
+    quantize_row(c.row<float>(op.src, i), c.row<char>(op.dst, i), op.n, op.group);
   }
 }
 
