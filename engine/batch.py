@@ -136,7 +136,9 @@ class StepOutput:
     failed: dict[int, str] = field(default_factory=dict)
     """Rows [R] that could not be computed, and why; others may be relied on."""
     forward_s: float = 0.0
+    """Seconds of the forward pass, with whatever the same call samples..."""
     sample_s: float = 0.0
+    """...and of sampling after it."""
 
 
 Launch = Callable[[], StepOutput]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from engine.batch import Batch, Launch, Runner, StepOutput
 from engine.config import Config
 from engine.engine import Engine
 from engine.load import load_engine
@@ -114,8 +116,28 @@ MIX: list[dict[str, Any]] = [
 ]
 
 
-async def test_any_mix_of_ways_to_choose_says_what_each_says_alone(engine: Engine) -> None:
-    """Rows that a step chooses itself, beside such as are chosen afterwards."""
+class Faulty:
+    """Fails two in five steps of several rows: in preparing them, or when they run."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._turns = itertools.cycle(("prepare", "", "", "run", ""))
+
+    def prepare(self, batch: Batch) -> Launch:
+        fails = next(self._turns) if len(batch.context_lens) > 1 else ""
+        if fails == "prepare":
+            raise RuntimeError
+        launch = self._runner.prepare(batch)
+        return self._fail if fails == "run" else launch
+
+    def _fail(self) -> StepOutput:
+        raise RuntimeError
+
+
+async def test_any_mix_of_ways_to_choose_says_what_each_says_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that a step chooses itself, beside such as are chosen afterwards; also where steps fail."""
     grammar = await engine.compiler.compile(Constraint(kind="regex", spec="[A-Z][a-z ]{3,40}[.] [0-9]+"))
 
     def ask(number: int) -> Request:
@@ -126,9 +148,12 @@ async def test_any_mix_of_ways_to_choose_says_what_each_says_alone(engine: Engin
 
     alone = [(await collect(ask(number)))[0] for number in range(len(MIX))]
     mixed = await asyncio.gather(*(collect(ask(number)) for number in [*range(len(MIX))] * 4))
-    assert [output.text for (output,) in mixed] == [output.text for output in alone] * 4
+    isolating = engine._loop._runner
+    monkeypatch.setattr(isolating, "runner", Faulty(isolating.runner))
+    mixed += await asyncio.gather(*(collect(ask(number)) for number in range(len(MIX))))
+    assert [output.text for (output,) in mixed] == [output.text for output in alone] * 5
     logprobs = [[entry.logprob for entry in output.logprobs] for output in alone]
-    assert [[entry.logprob for entry in output.logprobs] for (output,) in mixed] == logprobs * 4
+    assert [[entry.logprob for entry in output.logprobs] for (output,) in mixed] == logprobs * 5
     assert [bool(each) for each in logprobs] == ["logprobs" in fields for fields in MIX]
     assert_quiet(engine)
 
