@@ -78,7 +78,7 @@ class Engine:
             max_batch_tokens=config.max_batch_tokens,
             max_running=config.max_running,
             pace=pace,
-            speculation=Speculation(config.draft_tokens),
+            speculation=Speculation(config.draft_tokens or 0),
         )
         self._queue_limits = QueueLimits(config, self._scheduler, self.stats)
         self._loop = StepLoop(
