@@ -108,8 +108,9 @@ class NativeRunner:
             self._sampler.pick(torch.from_numpy(logits[:count]), batch)
         else:
             rows = torch.from_numpy(logits)
-            _, _, logprobs = self._sampler.sample(rows[:count], batch)
+            # Sampling comes last: it waits for masks, and may not be done twice.
             prompt_logprobs = self._sampler.measure_prompt(rows[count:], batch)
+            _, _, logprobs = self._sampler.sample(rows[:count], batch)
         return StepOutput(
             token_ids=batch.sampled.tolist(),
             logprobs=logprobs,

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from engine.batch import Batch, Masks, SampleRow, StepOutput
+from engine.isolation import IsolatingRunner
 from engine.models.native import NOT_SOUGHT, NativeDecoder
 from engine.native_runner import NativeRunner
 from engine.native_sampler import NativeSampler
 from engine.sampler import Sampler
+from engine.stream import TokenLogprob
 from kernels.cpu.errors import NativeStepError
 from kernels.cpu.runtime import Runtime
 from tests.engine.test_native_sampler import same
@@ -191,6 +193,42 @@ def test_what_else_is_wanted_of_a_step() -> None:
     assert len(expected) == 9 * len(tokens)
     assert all(map(same, output.prompt_logprobs, expected))
     assert np.array_equal(np.stack(output.embeddings), hidden.numpy())
+
+
+def test_what_cannot_be_measured_leaves_a_step_to_be_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts, as when memory runs out: rows whose last token only the sampler knows go on."""
+    fields: list[dict[str, Any]] = [{"bad_words": ((5, 9),)}, {"frequency_penalty": 1.5}]
+
+    def run(failures: list[str]) -> list[list[int]]:
+        rig = Rig()
+        measure = rig.sampler.measure_prompt
+
+        def measure_prompt(logits: torch.Tensor, batch: Batch) -> list[TokenLogprob]:
+            if failures and len(batch.prompt_next):
+                raise MemoryError(failures.pop())
+            return measure(logits, batch)
+
+        monkeypatch.setattr(rig.sampler, "measure_prompt", measure_prompt)
+        runner, sampled = IsolatingRunner(rig.runner), list[list[int]]()
+        for position in (3, 4, 5):
+            known = {"num_prompt": 3, "position": position}
+            rows = [
+                sample_row(
+                    params(**each), key=key, tokens=[1, 2, 3, *(s[key] for s in sampled[:-1])], **known
+                )
+                for key, each in enumerate(fields)
+            ]
+            batch = rig.batch(rows)
+            if position == 5:
+                places = np.append(batch.logit_rows, [0, 1])
+                batch = replace(batch, logit_rows=places, prompt_next=np.array([1, 2]), prompt_top=[0, 0])
+            output = runner.prepare(batch)()
+            assert not output.failed
+            sampled.append(output.token_ids)
+        assert not failures
+        return sampled
+
+    assert run(["no memory"]) == run([])
 
 
 @pytest.mark.parametrize("fields", [{"temperature": 0.0}, {}, {"logprobs": 1}])
