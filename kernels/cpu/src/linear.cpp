@@ -30,10 +30,25 @@ struct Ahead {
   }
 };
 
+// Fetches what a tile of `rows` rows and two vectors overwrites or adds to: results of a long prompt do not stay
+// in the second cache.
+[[gnu::always_inline]] inline void fetch_results(const Context& c, const Op& op, int rows, int64_t row, int64_t column) {
+  if (op.epilogue == kLogits) return;
+  const bool gated = op.epilogue == kGated;
+  const int64_t bytes = gated && op.dst_format == kBF16 ? 2 : 4;
+  const char* p = c.row<char>(op.dst, row) + (gated ? column / 2 : column) * bytes;
+#pragma GCC unroll 1
+  for (int m = 0; m < rows; ++m, p += c.buffers[op.dst].row_bytes) {
+    prefetch(p);
+    prefetch(p + (gated ? 0 : 64));
+  }
+}
+
 // A panel of float weights with a tile of MR rows.
 template <class Mul, int MR>
 void tile(const Context& c, const Op& op, int64_t row, const char* panel, int64_t column, Ahead ahead) {
   using T = typename Mul::T;
+  fetch_results(c, op, MR, row, column);
   const T* weights = reinterpret_cast<const T*>(panel);
   F acc[MR][2];
   for (int m = 0; m < MR; ++m) acc[m][0] = acc[m][1] = zero();
@@ -43,23 +58,11 @@ void tile(const Context& c, const Op& op, int64_t row, const char* panel, int64_
   finish(c, op, acc, row, column);
 }
 
-// Fetches what a tile of MR rows and two vectors overwrites or adds to.
-template <int MR>
-[[gnu::always_inline]] inline void fetch_results(const Context& c, const Op& op, int64_t row, int64_t column) {
-  if (op.epilogue == kLogits) return;
-  const int64_t of_columns = op.epilogue == kGated ? column / 2 : column;
-  const int64_t bytes = op.epilogue == kGated && op.dst_format == kBF16 ? 2 : 4, stride = c.buffers[op.dst].row_bytes;
-  const char* first = c.row<char>(op.dst, row) + of_columns * bytes;
-  for (int m = 0; m < MR; ++m) prefetch(first + m * stride);
-  if (op.epilogue == kGated) return;
-  for (int m = 0; m < MR; ++m) prefetch(first + m * stride + 64);
-}
-
 // The same as `tile` of weights in codes: whole numbers where inputs share a scale, float32 across those.
 template <class W, int MR>
 void tile_codes(const Context& c, const Op& op, int64_t row, const char* panel, int64_t column, Ahead ahead) {
   using Mul = typename W::Mul;
-  fetch_results<MR>(c, op, row, column);
+  fetch_results(c, op, MR, row, column);
   const int64_t stride = c.buffers[op.src].row_bytes, groups = op.k / op.group;
   const Q8Row x = q8_row(c.row<char>(op.src, row), op.k, op.group);
   const int8_t* values = x.values;
