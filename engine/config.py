@@ -42,7 +42,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     quantize: Annotated[
         Literal["none", "int8", "fp8", "int4", "gguf"],
         _Meta(
-            description="int8: weights and activations in 8 bits, 32 to a scale, on a GPU a row; fp8 (e4m3): "
+            description="int8: weights and activations in 8 bits, 64 to a scale, on a GPU a row; fp8 (e4m3): "
             "likewise, on a GPU only; int4: weights alone, rounded to 16 steps in blocks of 32, on a GPU "
             "only; gguf: the blocks of a GGUF file as they are (Q4_0, Q4_1, on a CPU Q8_0 too; there "
             "others in 8 bits and activations in int8)."

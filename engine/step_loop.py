@@ -33,7 +33,7 @@ from engine.isolation import IsolatingRunner
 from engine.masks import fill_masks, kept_masks
 from engine.outputs import accept_token, append_forced_tokens
 from engine.pace import Pace
-from engine.plan import Plan, Row
+from engine.plan import OVERLAP, Plan, Row
 from engine.request import Sequence
 from engine.scheduler import Scheduler
 from engine.stats import Stats
@@ -46,8 +46,6 @@ _log = logging.getLogger("radish.engine")
 _LAG_PERIOD_S = 0.1
 _LAST_STEP_S = 10.0
 """How long a step may go on once the loop is to stop."""
-_OVERLAP = 1 / 5
-"""Share of a step's time, about, that planning the next one and giving out tokens takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +221,7 @@ class StepLoop:
         """
         running = self._scheduler.running.values()
         shares = [sequence.dictation.share for sequence in running if sequence.dictation is not None]
-        return bool(shares) and len(shares) == len(running) and sum(shares) >= _OVERLAP * len(shares)
+        return bool(shares) and len(shares) == len(running) and sum(shares) >= OVERLAP * len(shares)
 
     async def _land(self, step: _Step) -> None:
         """Wait for a step and give its tokens out."""
