@@ -93,20 +93,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "prompts; those of more than four whole steps are cut to fit. 0: any.",
         ),
     ] = 1.8
-    draft_tokens: (
-        Annotated[
-            int,
-            _Meta(
-                ge=0,
-                le=64,
-                description="Tokens that a step may try ahead, guessed from what a text said before, while "
-                "few sequences run; texts stay the same. With the native step of a CPU only, and there 7 "
-                "if nothing is said.",
-                extra={"unit": "tokens"},
-            ),
-        ]
-        | None
-    ) = None
+    draft_tokens: Annotated[
+        Annotated[int, _Meta(ge=0, le=64)] | None,
+        _Meta(
+            description="Tokens that a step may try ahead, guessed from what a text said before, while few "
+            "sequences run; texts stay the same. With the native step of a CPU only, and there 7 if nothing "
+            "is said.",
+            extra={"unit": "tokens"},
+        ),
+    ] = None
     max_running: Annotated[
         int, _Meta(ge=1, description="Sequences that run at the same time.", extra={"unit": "sequences"})
     ] = 64
