@@ -118,6 +118,7 @@ class NativeDecoder:
             where a grammar may rule that token out.
 
         Raises:
+            MemoryError: the step may be run again.
             NativeStepError: an id or a place is out of range; nothing was computed.
         """
         logits = np.empty((len(batch.logit_rows), self._spec.vocab_size), dtype=np.float32)
@@ -191,7 +192,7 @@ class NativeDecoder:
             logits: [S + Q, vocab] to be overwritten as `forward` tells; None if no row wants any.
 
         Raises:
-            NativeStepError: as `forward`.
+            MemoryError, NativeStepError: as `forward`.
         """
         self._reach(prepared.context)
         step = prepared.step

@@ -217,8 +217,8 @@ class LogprobJob(ctypes.Structure):
 POINTERS: Final = ("weight", "bias", "q_norm", "k_norm")
 """Fields of `Op` that are addresses."""
 STRUCTS: Final = (Op, Geometry, Step, PackJob, Draw, SampleJob, LogprobJob)
-STATUS: Final = {
-    1: "out of memory",
+NO_MEMORY: Final = 1
+REFUSED: Final = {
     2: "a token id is outside the vocabulary",
     3: "a position, slot, page or row is out of range",
 }

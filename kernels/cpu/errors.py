@@ -8,4 +8,4 @@ class NativeUnavailableError(RuntimeError):
 
 
 class NativeStepError(RuntimeError):
-    """The runtime refused a step: an id or place in it is out of range, or memory ran out."""
+    """The runtime refused a step: an id or place in it is out of range."""

@@ -150,6 +150,14 @@ class Backing:
         weakref.finalize(self, _end, library, address, memory)
 
 
+def _check(status: int) -> None:
+    """Raise what a call says that went wrong."""
+    if status == abi.NO_MEMORY:
+        raise MemoryError("the native step ran out of memory")
+    if status:
+        raise NativeStepError(abi.REFUSED[status])
+
+
 def _end(library: ctypes.CDLL, backing: int, _memory: Memory) -> None:
     library.radish_backing_destroy(backing)
 
@@ -284,19 +292,18 @@ class Runtime:
         """Choose a token from each row of logits, on the threads of the steps; between two of them.
 
         Raises:
-            NativeStepError: out of memory.
+            MemoryError
+            NativeStepError: an id is out of range.
         """
-        if status := self._library.radish_sample(self.pool, byref(job)):
-            raise NativeStepError(abi.STATUS[status])
+        _check(self._library.radish_sample(self.pool, byref(job)))
 
     def logprobs(self, job: LogprobJob) -> None:
         """Log-probabilities from rows of logits, on the threads of the steps; between two of them.
 
         Raises:
-            NativeStepError: out of memory.
+            MemoryError
         """
-        if status := self._library.radish_logprobs(self.pool, byref(job)):
-            raise NativeStepError(abi.STATUS[status])
+        _check(self._library.radish_logprobs(self.pool, byref(job)))
 
     def program(self, geometry: Geometry, ops: Sequence[Op], row_bytes: Sequence[int]) -> Program:
         """Lay a program down. What its pointers point to must outlive it.
@@ -339,8 +346,7 @@ class Program:
         """Execute one step; the interpreter lock is released meanwhile. One at a time.
 
         Raises:
+            MemoryError: the step may be run again.
             NativeStepError: the step was refused; nothing was computed.
         """
-        status = self._library.radish_program_run(self._handle, byref(step))
-        if status:
-            raise NativeStepError(abi.STATUS[status])
+        _check(self._library.radish_program_run(self._handle, byref(step)))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -295,6 +298,37 @@ def test_wrong_steps_are_refused() -> None:
     ):
         with pytest.raises(NativeStepError, match="out of range"):
             decoder.forward(wrong, torch.from_numpy(wrong.token_ids))
+
+
+@contextmanager
+def no_more_memory() -> Iterator[None]:
+    """The system maps none."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(), limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def test_a_step_without_memory_can_be_run_again() -> None:
+    model = random_model()
+    tokens = ids(2000, 211, seed=3)
+    sequences = NativeSequences(model, num_pages=2, page_size=2048)
+    decoder = sequences.decoder
+    assert isinstance(decoder, NativeDecoder)
+    sequences.step({0: [1]})  # makes room for few tokens, and the angles of many
+    step = decoder.prepare(
+        sequences._batch({1: tokens}, "last"), wanted=bytearray(), chosen=np.zeros(0, np.int64)
+    )
+    logits = np.zeros((1, 211), np.float32)
+    with no_more_memory(), pytest.raises(MemoryError, match="native step"):
+        decoder.run(step, logits)
+    assert not logits.any()
+    decoder.run(step, logits)
+    expected = NativeSequences(model, num_pages=1, page_size=2048).step({0: tokens})
+    assert np.array_equal(logits, expected.numpy())
 
 
 @pytest.fixture(scope="module")
