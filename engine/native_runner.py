@@ -108,7 +108,7 @@ class NativeRunner:
             self._sampler.pick(torch.from_numpy(logits[:count]), batch)
         else:
             rows = torch.from_numpy(logits)
-            # Sampling comes last: it waits for masks, and may not be done twice.
+            # Sampling comes last, as it waits for masks.
             prompt_logprobs = self._sampler.measure_prompt(rows[count:], batch)
             _, _, logprobs = self._sampler.sample(rows[:count], batch)
         return StepOutput(

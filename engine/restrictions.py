@@ -19,8 +19,9 @@ class Restrictions:
 
     def __init__(self) -> None:
         self._allowed = AllowedIds()
-        self._sampled: dict[int, tuple[int, int]] = {}
-        """By key: position and id of the token sampled last, which the sequence may not know yet."""
+        self._sampled: dict[int, dict[int, int]] = {}
+        """By key: ids by position, of the token sampled last, which the sequence may not know yet, and of the
+        one before it: if a step fails once they are sampled, they are sampled again."""
 
     def apply(self, logits: Tensor, rows: Sequence[SampleRow]) -> None:
         """Set (in place) the logits [S, V] of what is ruled out to minus infinity."""
@@ -39,7 +40,10 @@ class Restrictions:
     def record(self, row: SampleRow, token_id: int) -> None:
         """Note what was sampled for a row."""
         if row.params.bad_words:
-            self._sampled[row.key] = (row.position, token_id)
+            before = row.position - 1
+            sampled = self._sampled.get(row.key, {})
+            kept = {before: sampled[before]} if before in sampled else {}
+            self._sampled[row.key] = kept | {row.position: token_id}
 
     def release(self, keys: Iterable[int]) -> None:
         """Forget sequences that will not sample again."""
@@ -63,7 +67,7 @@ class Restrictions:
         tail = tuple(row.tokens[max(row.num_prompt, row.position - length) : known]) if length else ()
         if known == row.position or not length:
             return tail
-        position, token_id = self._sampled.get(row.key, (-1, -1))
-        if position != known or position + 1 != row.position:
+        sampled = self._sampled.get(row.key, {})
+        if known not in sampled or known + 1 != row.position:
             raise RuntimeError(f"row {row.key}: the token before position {row.position} is not known")
-        return (*tail, token_id)
+        return (*tail, sampled[known])

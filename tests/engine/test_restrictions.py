@@ -54,6 +54,18 @@ def test_a_token_that_is_not_read_back_counts() -> None:
         applied(sample_row(params, tokens=[1, 2, 3, 6], position=6), restrictions)
 
 
+def test_a_token_may_be_sampled_again_where_the_step_failed_afterwards() -> None:
+    params = SamplingParams(max_tokens=9, bad_words=((6, 7, 8), (7, 9, 5)))
+    restrictions = Restrictions()
+    restrictions.record(sample_row(params, tokens=[1, 2, 3, 6], position=4), 7)
+    row = sample_row(params, tokens=[1, 2, 3, 6], position=5)
+    for token_id in (4, 9):
+        assert applied(row, restrictions).isneginf().nonzero().flatten().tolist() == [8]
+        restrictions.record(row, token_id)
+    row = sample_row(params, tokens=[1, 2, 3, 6, 7], position=6)
+    assert applied(row, restrictions).isneginf().nonzero().flatten().tolist() == [5]
+
+
 def test_nothing_but_allowed_ids_is_sampled_whatever_the_bias() -> None:
     allowed = frozenset({3, 50})
     params = SamplingParams(
