@@ -99,10 +99,12 @@ class Backing {
     }
   }
 
-  // Writes to every page without changing what it holds, whoever else writes to it meanwhile.
+  // Writes to every page without changing what it holds, whoever else writes to it meanwhile: what is not 0 has
+  // been written to. Compilers leave out to add 0, or to set no bits.
   void write(char* layer, Range bytes) const {
     for (int64_t i = bytes.begin; i < bytes.end && !stops_.load(); i += kSmallPage) {
-      __atomic_fetch_or(layer + i, 0, __ATOMIC_RELAXED);
+      char nothing = 0;
+      __atomic_compare_exchange_n(layer + i, &nothing, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     }
   }
 
