@@ -89,9 +89,6 @@ class NativeDecoder:
         self._frequencies, self._attention_factor = rotary_frequencies(spec)
         self._angles = np.zeros((0, 2, spec.rotary_dim // 2), dtype=np.float32)
         self._rope = 0
-        self.likeliest: Int64 = NOTHING
-        """[S] of the last `forward`: the token of a row's largest logit, -1 if that is no number;
-        `NOT_SOUGHT` where more is wanted of the logits."""
 
     @staticmethod
     def bytes_per_page(spec: ModelSpec, page_size: int, dtype: torch.dtype) -> int:
@@ -114,24 +111,16 @@ class NativeDecoder:
             hidden: float32 [E, hidden], overwritten with what the final norm gives for `batch.embed_rows`.
 
         Returns:
-            float32 logits [S + Q, vocab] of `batch.logit_rows`; those of rows in `likeliest` are written only
-            where a grammar may rule that token out.
+            float32 logits [S + Q, vocab] of `batch.logit_rows`.
 
         Raises:
             MemoryError: the step may be run again.
             NativeStepError: an id or a place is out of range; nothing was computed.
         """
         logits = np.empty((len(batch.logit_rows), self._spec.vocab_size), dtype=np.float32)
-        likeliest = np.full(len(batch.samples), NOT_SOUGHT)
         known = replace(batch, token_ids=token_ids.numpy(), pending_at=NOTHING, pending_from=NOTHING)
-        step = self.prepare(
-            known,
-            wanted=bytearray(map(wanted, batch.samples)),
-            chosen=likeliest,
-            hidden=None if hidden is None else hidden.numpy(),
-        )
-        self.run(step, logits)
-        self.likeliest = likeliest
+        into = None if hidden is None else hidden.numpy()
+        self.run(self.prepare(known, wanted=bytearray(), chosen=NOTHING, hidden=into), logits)
         return torch.from_numpy(logits)
 
     def prepare(
@@ -146,7 +135,7 @@ class NativeDecoder:
         """Lay out a step. Needs nothing of those before it, which may be running.
 
         Args:
-            wanted: `Wanted` of each sampling row [S].
+            wanted: `Wanted` of each sampling row [S]; none for all logits.
             chosen: [S] to be overwritten with the tokens that are drawn or likeliest, where such are wanted.
             hidden: float32 [E, hidden], as in `forward`.
             draws: of rows whose logits are wanted.
@@ -189,7 +178,8 @@ class NativeDecoder:
         """Run a step, once.
 
         Args:
-            logits: [S + Q, vocab] to be overwritten as `forward` tells; None if no row wants any.
+            logits: [S + Q, vocab] to be overwritten, but for rows that want only their likeliest token; None
+                if all do.
 
         Raises:
             MemoryError, NativeStepError: as `forward`.

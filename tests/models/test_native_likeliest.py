@@ -5,11 +5,13 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from engine.batch import SampleRow
-from engine.models.native import NOT_SOUGHT, NativeDecoder
+from engine.batch import Batch, SampleRow
+from engine.models.native import NOT_SOUGHT, NativeDecoder, wanted
 from kernels.cpu.build import Isa
 from tests.engine.test_sampler import params, sample_row
 from tests.models.random_models import random_model
@@ -28,9 +30,14 @@ OTHERS = [
 ]
 
 
-def likeliest_of(sequences: NativeSequences) -> list[int]:
-    assert isinstance(sequences.decoder, NativeDecoder)
-    return [int(token_id) for token_id in sequences.decoder.likeliest]
+def run(sequences: NativeSequences, step: Batch) -> tuple[Tensor, list[int]]:
+    """A step's logits, and the likeliest tokens that its rows want."""
+    decoder = sequences.decoder
+    assert isinstance(decoder, NativeDecoder)
+    chosen = np.full(len(step.samples), NOT_SOUGHT)
+    logits = np.full((len(step.logit_rows), VOCAB), np.nan, np.float32)
+    decoder.run(decoder.prepare(step, wanted=bytearray(map(wanted, step.samples)), chosen=chosen), logits)
+    return torch.from_numpy(logits), chosen.tolist()
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -47,13 +54,12 @@ def test_same_as_of_written_logits(
     )
     for count in (1, 5, 13, 40):
         step = native._batch({key: ids(2, VOCAB, seed=key + count) for key in range(count)}, "last")
-        token_ids = torch.from_numpy(step.token_ids)
-        written = native.decoder.forward(step, token_ids).clone()
-        assert likeliest_of(native) == []
+        written, _ = run(native, step)
         samples = [sample_row(LIKELIEST if key % 3 else OTHERS[key % len(OTHERS)]) for key in range(count)]
-        logits = native.decoder.forward(replace(step, samples=samples), token_ids)
-        for key, likeliest in enumerate(likeliest_of(native)):
+        logits, found = run(native, replace(step, samples=samples))
+        for key, likeliest in enumerate(found):
             if key % 3:
+                assert logits[key].isnan().all(), "they need not be written"
                 assert likeliest == int(written[key].numpy().argmax())
             else:
                 assert likeliest == NOT_SOUGHT
@@ -69,13 +75,12 @@ def test_rows_that_want_more_have_their_logits_written() -> None:
 
 def test_under_a_grammar_logits_are_written_too() -> None:
     """What its mask allows is not known before the step ends; those beside it need none."""
-    native = NativeSequences(random_model(), num_pages=8, page_size=4)
+    native = NativeSequences(random_model(vocab_size=VOCAB), num_pages=8, page_size=4)
     step = native._batch({key: [1, 2 + key] for key in range(3)}, "last")
-    token_ids = torch.from_numpy(step.token_ids)
-    written = native.decoder.forward(step, token_ids).clone()
+    written, _ = run(native, step)
     samples = [sample_row(LIKELIEST), sample_row(LIKELIEST, has_grammar=True), sample_row(OTHERS[0])]
-    logits = native.decoder.forward(replace(step, samples=samples, masks=Future()), token_ids)
-    assert likeliest_of(native) == [*(int(row.numpy().argmax()) for row in written[:2]), NOT_SOUGHT]
+    logits, found = run(native, replace(step, samples=samples, masks=Future()))
+    assert found == [*(int(row.numpy().argmax()) for row in written[:2]), NOT_SOUGHT]
     assert torch.equal(logits[1:], written[1:])
 
 
@@ -85,5 +90,4 @@ def test_logits_that_are_no_numbers_give_no_token(value: float) -> None:
     model.weights.lm_head[VOCAB - 1] = value
     native = NativeSequences(model, num_pages=8, page_size=4)
     step = replace(native._batch({0: [1, 2]}, "last"), samples=[sample_row(LIKELIEST)])
-    native.decoder.forward(step, torch.from_numpy(step.token_ids))
-    assert likeliest_of(native) == [-1]
+    assert run(native, step)[1] == [-1]
