@@ -142,7 +142,9 @@ class _EngineCollector(Collector):
             _add(family, list(self._labels.values()), getattr(stats, attribute))
             yield family
         steps = HistogramMetricFamily(
-            "radish:step_seconds", "Time of one step, by part.", labels=[*self._labels, "part"]
+            "radish:step_seconds",
+            "Time of one step, by part; what a native step samples itself is part of forward.",
+            labels=[*self._labels, "part"],
         )
         for part in _STEP_PARTS:
             _add(steps, [*self._labels.values(), part], getattr(stats, f"step_{part}"))

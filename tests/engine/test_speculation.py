@@ -16,6 +16,7 @@ from engine.engine import Engine
 from engine.load import load_engine
 from engine.prompt_lookup import PromptLookup
 from engine.request import Request
+from grammars.spec import Constraint
 from tests.engine.test_engine import running, until
 from tests.fakes import IM_END, FakeRunner, assert_quiet, collect, generate_request, hashed_tokens, say
 
@@ -146,6 +147,19 @@ async def test_none_are_tried_where_a_token_depends_on_those_read_before(fields:
     async with running(script=say(REPEATED), draft_tokens=7) as (engine, runner):
         assert await ask(engine, "count", max_tokens=99, **fields) == REPEATED
         assert max(sizes(runner)[1:]) == 1
+
+
+@pytest.mark.parametrize("kind", ["grammar", "penalty"])
+async def test_none_are_tried_beside_such_an_answer(kind: str) -> None:
+    async with running(script=say(REPEATED), draft_tokens=7) as (engine, runner):
+        grammar = await engine.compiler.compile(Constraint(kind="regex", spec="[a-z, ]+"))
+        fields: dict[str, Any] = {"grammar": grammar} if kind == "grammar" else {"presence_penalty": 0.5}
+        other = submit(engine, "count", max_tokens=99, **fields)
+        texts = await asyncio.gather(ask(engine, "count", max_tokens=99), collect(other))
+        assert texts[0] == texts[1][0].text == REPEATED
+        together = [len(batch.samples) for batch in runner.batches if len(batch.context_lens) == 2]
+        assert len(together) > 50
+        assert max(together) == 2
 
 
 async def test_few_sequences_share_what_is_tried() -> None:
