@@ -102,7 +102,10 @@ def load_engine(config: Config, progress: Callable[[str, float], None]) -> Engin
 
 
 def _native_runner(loaded: NativeModel, num_pages: int, page_size: int, kv_dtype: torch.dtype) -> Runner:
-    decoder = NativeDecoder(loaded, num_pages=num_pages, page_size=page_size, kv_dtype=kv_dtype)
+    try:
+        decoder = NativeDecoder(loaded, num_pages=num_pages, page_size=page_size, kv_dtype=kv_dtype)
+    except MemoryError as error:  # a limit on the process, say
+        raise ConfigError(f"kv_memory: {error}") from error
     vocab_size = loaded.spec.vocab_size
     return NativeRunner(decoder, NativeSampler(vocab_size, loaded.runtime), vocab_size)
 

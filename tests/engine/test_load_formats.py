@@ -1,4 +1,4 @@
-"""What only a GPU computes in is refused on a CPU, by the name of the field."""
+"""What this machine does not have is refused by the name of the field: what only a GPU computes in, and memory."""
 
 from __future__ import annotations
 
@@ -30,3 +30,9 @@ from engine.load import load_engine
 def test_formats_of_a_gpu(config: Config, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}$"):
         load_engine(config, lambda _stage, _fraction: None)
+
+
+def test_memory_that_the_system_does_not_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.load._num_pages", lambda *_: 1 << 40)
+    with pytest.raises(ConfigError, match=r"^kv_memory: cannot map \d+ bytes$"):
+        load_engine(Config(device="cpu"), lambda _stage, _fraction: None)

@@ -158,7 +158,7 @@ void linear(const Context& c, const Op& op) {
 }
 
 template <Format format>
-int64_t linear_scratch_bytes(const Op& op) {
+int64_t linear_scratch_bytes([[maybe_unused]] const Op& op) {
 #if RADISH_AMX
   if constexpr (format == kQ8) return op.k / op.group * AmxCodes<Q8Weights>(op.group).bytes();
   if constexpr (format == kQ4) return op.k / op.group * AmxCodes<Q4Weights>(op.group).bytes();
