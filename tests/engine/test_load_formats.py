@@ -1,4 +1,4 @@
-"""What this machine does not have is refused by the name of the field: what only a GPU computes in, and memory."""
+"""What this machine lacks is refused by the name of the field: what only a GPU computes in, and memory."""
 
 from __future__ import annotations
 
