@@ -95,18 +95,16 @@ class NativeRunner:
 
     def _run(self, prepared: _Prepared) -> StepOutput:
         batch, count = prepared.batch, len(prepared.batch.samples)
+        self._sampler.release(batch.released)  # first, for a step that fails may not be run again
         started = time.perf_counter()
         logits = self._rows(len(batch.logit_rows)) if prepared.writes_logits else None
         self._decoder.run(prepared.step, logits)
         forwarded = time.perf_counter()
         logprobs: list[TokenLogprob | None] = [None] * count
         prompt_logprobs: list[TokenLogprob] = []
-        if prepared.left == _Left.NOTHING or logits is None:
-            self._sampler.release(batch.released)
-        elif prepared.left == _Left.MASKS:
-            self._sampler.release(batch.released)
+        if logits is not None and prepared.left == _Left.MASKS:
             self._sampler.pick(torch.from_numpy(logits[:count]), batch)
-        else:
+        elif logits is not None and prepared.left == _Left.MORE:
             rows = torch.from_numpy(logits)
             # Sampling comes last, as it waits for masks.
             prompt_logprobs = self._sampler.measure_prompt(rows[count:], batch)

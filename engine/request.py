@@ -8,7 +8,7 @@
 `computed <= scheduled <= length`. Prefill, chunked prefill, decode and resumption after preemption
 are one case: run `length - scheduled` tokens, capped by the budget. A token is *pending* between the
 launch of the step that samples it and the reading of its id; the next step may be launched with it
-as input, because the id is already on the device. Two steps are in flight at most, so are two
+as input, because the id is there before that step runs. Two steps are in flight at most, so are two
 pending tokens. Guessed tokens that a step tries (`engine.speculation`) lie beyond `length`; those that
 were right are known, and computed, once it is read.
 """

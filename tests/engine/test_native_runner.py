@@ -269,3 +269,13 @@ def test_ended_sequences_are_forgotten() -> None:
     assert rig.sampler._penalties._histories
     rig.run(rig.batch(rows_of([{}]), released=[0]))
     assert not rig.sampler._penalties._histories
+
+
+def test_ended_sequences_are_forgotten_by_a_step_that_fails() -> None:
+    """One row that fails alone is not run again."""
+    rig = Rig()
+    rig.run(rig.batch(rows_of([{"temperature": 0.0, "frequency_penalty": 2.0}])))
+    batch = rig.batch(rows_of([{}]), released=[0])
+    output = IsolatingRunner(rig.runner).prepare(replace(batch, positions=np.array([-1])))()
+    assert (output.token_ids, output.failed) == ([-1], {0: "the forward pass failed"})
+    assert not rig.sampler._penalties._histories
